@@ -165,9 +165,9 @@ def measure(data: Path, work: Path, name: str, seed: int) -> None:
     report = adapt_map(path, out, photos=case.unlabelled, seed=seed, say=print)
     took |= {"adapt_s": time.monotonic() - began, "adapt_cpu_s": cpu_seconds() - used}
     after = before if report.map is None else ask(open_localizer(report.map), case)
-    counts = {key: getattr(report, key) for key in ("verified", "placed", "given", "mean_gain", "kept_because")}
-    proved = {one.kind: asdict(one) for one in report.proved}
-    found = {"asked": case.asked.tolist(), "before": before, "after": after, "proved": proved, **counts, **took}
+    counts = {key: getattr(report, key) for key in ("verified", "placed", "given", "mean_gain", "rejected_because")}
+    held_out = {one.kind: asdict(one) for one in report.held_out}
+    found = {"asked": case.asked.tolist(), "before": before, "after": after, "held_out": held_out, **counts, **took}
     write_atomically(result, json.dumps(found).encode())
     print(f"{stem}, seed {seed}: {json.dumps({key: found[key] for key in (*counts, *took)})}", flush=True)
 
@@ -175,7 +175,7 @@ def measure(data: Path, work: Path, name: str, seed: int) -> None:
 def print_table(work: Path, name: str, seeds: Sequence[int]) -> None:
     """Before and after over seeds, with the 95 % interval of the gain (paired bootstrap over queries)."""
     runs = [json.loads((work / f"{Path(name).name}-{seed}.json").read_text()) for seed in seeds]
-    written = sum(run["kept_because"] is None for run in runs)
+    written = sum(run["rejected_because"] is None for run in runs)
     print(f"{Path(name).name}: {written} of {len(runs)} seeds wrote an adapted map")
     for kind in runs[0]["before"]:
         was, now = (

@@ -31,8 +31,7 @@ from benchmarks.walks import measure_walks
 
 from sareloc.city import city_places, draw_pixels, draw_places
 from sareloc.evaluation import judge_fixes
-from sareloc.localize import Fix, Localizer, Search
-from sareloc.localize.calibrate import calibrate
+from sareloc.localize import Fix, Localizer, Search, calibrate
 from sareloc.maps import PlaceMap, build_map
 from sareloc.models import PlaceModel, off_the_shelf, open_checkpoint, save_checkpoint
 from sareloc.photos import decode, find_photos, read_geotag
@@ -84,7 +83,9 @@ def measure_calibration(
     copy = path.with_name("calibrated.gpkg")
     shutil.copy(path, copy)
     report = calibrate(Localizer(model, PlaceMap(copy), search), photos[::2], truth[::2])
-    photos_or_kept = f"by {report.photos} photos" if report.kept_because is None else "by photos: not better, not used"
+    photos_or_kept = (
+        f"by {report.photos} photos" if report.rejected_because is None else "by photos: not better, not used"
+    )
     found = {}
     for name, city in (("by the map itself", path), (photos_or_kept, copy)):
         localizer = Localizer(model, PlaceMap(city), search, min_confidence=0)

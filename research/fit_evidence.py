@@ -37,9 +37,9 @@ from sareloc.geo import ecef_from_wgs84
 from sareloc.geometry import match_scores
 from sareloc.geometry.two_view import AFFINITY_SCORE, INLIER_SCORE, PLANAR_SCORE
 from sareloc.localize import Localizer
-from sareloc.localize.calibrate import _search_trials
 from sareloc.localize.calibration import Outcome, Trial, fit_logistic, outcomes_of
 from sareloc.localize.estimate import PLACE_M, VERIFIED_PRIOR, features, sigmoid
+from sareloc.localize.photo_calibration import _search_trials
 from sareloc.models import load_model
 from sareloc.training import augment
 

@@ -74,7 +74,7 @@ def test_a_box_holds_its_border_and_may_cross_the_antimeridian() -> None:
     assert Box(0, 0, 1, 1).rows(points[:0]).tolist() == []
 
 
-def test_what_is_no_area_is_told_so() -> None:
+def test_an_invalid_area_is_reported() -> None:
     with pytest.raises(PositionError, match="found 11, 20, 10, 21"):
         Box(11, 20, 10, 21)
     with pytest.raises(PositionError, match="longitude 200"):

@@ -9,7 +9,7 @@ ROOT = Path(__file__).resolve().parents[1]
 TEXT = " ".join((ROOT / "CONTRIBUTING.md").read_text().split())
 
 
-def test_every_name_is_in_the_file_that_it_is_said_to_be_in() -> None:
+def test_every_name_is_in_the_file_that_the_table_gives() -> None:
     named = re.findall(r"`(\w+)` in `([^` ]+)`", TEXT)
     assert len(named) > 10
     assert [(name, path) for name, path in named if not re.search(rf"\b{name}\b", (ROOT / path).read_text())] == []

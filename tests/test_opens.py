@@ -8,7 +8,9 @@ from typing import Any
 
 import pytest
 from benchmarks.house import ROOT, child
+from PIL import ExifTags, Image
 from tests.maps.small_town import tiny_model, write_photo, write_town
+from tests.photos.test_tracks import gpx, north, write
 
 from sareloc.models import save_checkpoint
 
@@ -41,3 +43,32 @@ def test_a_photo_is_opened_at_most_twice_for_a_map_and_once_as_a_query(town: Pat
     assert built["decodes"] == 1
     asked = count_reads(town, "query", "localize", town / "town.gpkg", town / "query" / "0009.jpg")
     assert asked == {"photos": 1, "opens": 1, "decodes": 1}
+
+
+def test_a_photo_on_a_track_is_opened_at_most_three_times_for_a_map(town: Path) -> None:
+    """Once for its time, which the clock offset may be estimated by, then as any other."""
+    write(town / "walk.gpx", gpx(north(60)))
+    for second in range(PHOTOS):
+        photo = write_photo(town / "walk" / f"{second:04d}.jpg", second, tagged=False)
+        exif = Image.Exif()
+        exif.get_ifd(ExifTags.IFD.Exif)[ExifTags.Base.DateTimeOriginal] = f"2024:05:31 12:00:{second:02d}"
+        with Image.open(photo) as image:
+            image.save(photo, exif=exif)
+    words = ("map", "build", town / "walk", "--track", town / "walk.gpx", "--out", town / "walk.gpkg")
+    assert count_reads(town, "walk", *words) == {"photos": PHOTOS, "opens": 3, "decodes": 1}
+
+
+def test_a_query_is_opened_once_more_for_its_time(town: Path) -> None:
+    count_reads(town, "photos", "map", "build", town / "photos", "--out", town / "timed.gpkg")
+    asked = count_reads(town, "query", "localize", town / "timed.gpkg", town / "query" / "0009.jpg", "--csv")
+    assert asked == {"photos": 1, "opens": 2, "decodes": 1}
+
+
+def test_a_photo_is_opened_at_most_twice_for_a_calibration(town: Path) -> None:
+    """Once for its position, and once for its pixels and to see whether the map has it."""
+    write_town(town / "known", 24)
+    for number in range(12):
+        write_photo(town / "true" / f"{number:04d}.jpg", 3 * number + 100)
+    count_reads(town, "known", "map", "build", town / "known", "--out", town / "known.gpkg")
+    found = count_reads(town, "true", "map", "calibrate", town / "known.gpkg", town / "true")
+    assert found == {"photos": 12, "opens": 2, "decodes": 1}

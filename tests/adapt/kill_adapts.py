@@ -29,7 +29,7 @@ import torch
 from tests.kills import before_file_operations, before_statements, die_at
 
 import sareloc.adapt.adapt as adapting
-from sareloc.adapt import material
+from sareloc.adapt import training_data
 from sareloc.errors import ArgumentError
 from sareloc.maps import PlaceMap, verify_map
 
@@ -78,9 +78,9 @@ def in_a_process(work: Callable[[], int | None]) -> tuple[int | None, int]:
 def adapt(folder: Path, out: Path, act: Callable[[], None]) -> None:
     """Adapt the map, whatever the gain is, and call `act` before everything that is written."""
     adapting.MIN_PAIRS, adapting.ANSWERED, adapting.FOLDS = 10, 2, 2
-    material.RELIT = 8
+    training_data.RELIT = 8
     adapting.choose_step = lambda *given: (0.3, 1.25)
-    adapting._objection = lambda proved, mean: None
+    adapting.objection = lambda gains, mean: None
     before_file_operations(act, writing=True)
     before_statements(act)
     adapting.adapt_map(folder / "walls.gpkg", out, model=folder / "model.safetensors", progress=False)

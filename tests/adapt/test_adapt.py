@@ -15,9 +15,9 @@ from tests.localize.town import wall
 
 import sareloc.adapt.adapt as adapting
 from sareloc.adapt import adapt_map
+from sareloc.adapt.gains import Answers, Gain, HeldOutGains, objection, recall_gains
 from sareloc.adapt.learn import Queries
-from sareloc.adapt.material import Source
-from sareloc.adapt.proof import Answers, Gain, Proved
+from sareloc.adapt.training_data import Source
 from sareloc.errors import ArgumentError, MapError
 from sareloc.geometry.adaptation import Adaptation, Step
 from sareloc.geometry.local_features import pack_features, search_vector
@@ -51,7 +51,7 @@ def step(town: Path) -> Step:
 
 @pytest.fixture
 def adapted(town: Path, step: Step, tmp_path: Path) -> Path:
-    return adapting._write(town, tmp_path / "adapted" / "walls.gpkg", step)
+    return adapting.write_adapted(town, tmp_path / "adapted" / "walls.gpkg", step)
 
 
 def test_an_adapted_map_holds_the_changed_vectors_and_answers(town: Path, adapted: Path, step: Step) -> None:
@@ -167,7 +167,7 @@ def test_what_is_better_is_written_and_the_map_stays_as_it_is(
 ) -> None:
     small(monkeypatch)
     monkeypatch.setattr(adapting, "choose_step", lambda *given: (0.3, 1.25))  # walls are found without any change
-    monkeypatch.setattr(adapting, "_objection", lambda proved, mean: None)
+    monkeypatch.setattr(adapting, "objection", lambda gains, mean: None)
     content, lines = town.read_bytes(), list[str]()
     queries = [tmp_path / f"{place}.jpg" for place in range(PLACES)]
     for place, path in enumerate(queries):
@@ -176,11 +176,12 @@ def test_what_is_better_is_written_and_the_map_stays_as_it_is(
     assert town.read_bytes() == content
     assert not list(tmp_path.glob("*.work"))
     assert report.placed > PLACES // 2
-    assert {one.kind for one in report.proved} >= {"photos of the map", "relit photos of the map"}
+    assert {one.kind for one in report.held_out} >= {"photos of the map", "relit photos of the map"}
     assert any("pairs are verified" in line for line in lines)
     assert any("no times" in note for note in report.notes)
     written = json.loads((tmp_path / "out" / "adaptation.json").read_text())
     assert written["verified"] == report.verified
+    assert (written["proved"], written["kept_because"]) == (written["held_out"], written["rejected_because"])
     with PlaceMap(tmp_path / "out" / "walls.gpkg") as place_map:
         adaptation = place_map.adaptation()
         assert adaptation is not None
@@ -205,7 +206,7 @@ def test_an_interrupted_call_continues_and_the_start_is_kept_unless_the_gain_is_
     with monkeypatch.context() as patched:
         patched.setattr("sareloc.adapt.compare._compare", interrupt)
         report = adapt_map(town, tmp_path / "out", model=street_model(), progress=False)
-    assert report.kept_because  # every wall is found already
+    assert report.rejected_because  # every wall is found already
     assert report.map is None
     assert not list(tmp_path.iterdir())
 
@@ -219,9 +220,9 @@ def test_a_fold_in_which_no_change_is_better_counts_as_no_gain() -> None:
     inside = [(Source("photos", queries, np.zeros((2, 2)), np.arange(2), -1.0, lambda rows: []), asked, np.arange(2))]
     rng = np.random.default_rng(0)
     for fits, gain in (([(mends, inside)], 100.0), ([(mends, inside), (None, inside)], 50.0), ([(None, inside)], 0.0)):
-        (proved,), mean = adapting._prove_recall(fits, database, 3, rng)
-        assert (proved.recall_1.before, proved.recall_1.after, mean[0]) == (0.0, gain, gain)
-    assert adapting._objection([proved], mean)
+        (one,), mean = recall_gains(fits, database, 3, rng)
+        assert (one.recall_1.before, one.recall_1.after, mean[0]) == (0.0, gain, gain)
+    assert objection([one], mean)
 
 
 def test_all_photos_are_asked_whether_a_change_is_better_in_their_fold_or_not(
@@ -230,9 +231,9 @@ def test_all_photos_are_asked_whether_a_change_is_better_in_their_fold_or_not(
     small(monkeypatch)
     options = iter([None, (0.3, 1.25), None, (0.3, 1.25)])
     monkeypatch.setattr(adapting, "choose_step", lambda *given: next(options))
-    monkeypatch.setattr(adapting, "_objection", lambda proved, mean: None)
+    monkeypatch.setattr(adapting, "objection", lambda gains, mean: None)
     report = adapt_map(town, tmp_path / "out", model=street_model(), progress=False)
-    for one in report.proved:
+    for one in report.held_out:
         assert one.recall_1.queries == PLACES * PHOTOS
         assert one.answered is not None
         assert one.answered.queries == adapting.FOLDS * (adapting.ANSWERED // adapting.FOLDS)
@@ -244,10 +245,10 @@ def test_nothing_is_written_if_no_change_is_better_on_the_whole_area(
     small(monkeypatch)
     options = iter([None, (0.3, 1.25), None, None])
     monkeypatch.setattr(adapting, "choose_step", lambda *given: next(options))
-    monkeypatch.setattr(adapting, "_objection", lambda proved, mean: None)
+    monkeypatch.setattr(adapting, "objection", lambda gains, mean: None)
     report = adapt_map(town, tmp_path / "out", model=street_model(), progress=False)
     assert report.map is None
-    assert "whole area" in (report.kept_because or "")
+    assert "whole area" in (report.rejected_because or "")
     assert not list(tmp_path.iterdir())
 
 
@@ -259,7 +260,7 @@ def test_a_map_that_cannot_be_written_is_adapted_into_another_folder(
         path.chmod(mode)
     small(monkeypatch)
     monkeypatch.setattr(adapting, "choose_step", lambda *given: (0.3, 1.25))
-    monkeypatch.setattr(adapting, "_objection", lambda proved, mean: None)
+    monkeypatch.setattr(adapting, "objection", lambda gains, mean: None)
     try:
         files = sorted(path.name for path in town.parent.iterdir())
         report = adapt_map(town, tmp_path / "out", model=street_model(), progress=False)
@@ -288,18 +289,18 @@ GAIN = Gain(50, 80.0, 84.0, 1.0, 7.0)
 
 
 @pytest.mark.parametrize(
-    ("proved", "mean", "words"),
+    ("gains", "mean", "words"),
     [
-        ((), (0.0, 0.0, 0.0), "not sure"),
-        ((Proved("photos", GAIN, None, None),), (4.0, -0.5, 8.0), "not sure"),
-        ((Proved("photos", GAIN, GAIN, replace(GAIN, low=-5.0, high=-1.0)),), (4.0, 1.0, 7.0), "rejections"),
-        ((Proved("photos", GAIN, replace(GAIN, low=-5.0, high=-1.0), GAIN),), (4.0, 1.0, 7.0), "correct answers"),
-        ((Proved("photos", replace(GAIN, high=-1.0), GAIN, GAIN),), (4.0, 1.0, 7.0), "recall@1"),
-        ((Proved("photos", GAIN, replace(GAIN, low=-5.0), None),), (4.0, 1.0, 7.0), None),
+        ((), (0.0, 0.0, 0.0), "not above zero"),
+        ((HeldOutGains("photos", GAIN, None, None),), (4.0, -0.5, 8.0), "not above zero"),
+        ((HeldOutGains("photos", GAIN, GAIN, replace(GAIN, low=-5.0, high=-1.0)),), (4.0, 1.0, 7.0), "rejections"),
+        ((HeldOutGains("photos", GAIN, replace(GAIN, low=-5.0, high=-1.0), GAIN),), (4.0, 1.0, 7.0), "correct answers"),
+        ((HeldOutGains("photos", replace(GAIN, high=-1.0), GAIN, GAIN),), (4.0, 1.0, 7.0), "recall@1"),
+        ((HeldOutGains("photos", GAIN, replace(GAIN, low=-5.0), None),), (4.0, 1.0, 7.0), None),
     ],
 )
-def test_the_start_is_kept_if_anything_surely_falls(proved, mean, words: str | None) -> None:
-    found = adapting._objection(proved, mean)
+def test_the_start_is_kept_if_anything_falls_for_sure(gains, mean, words: str | None) -> None:
+    found = objection(gains, mean)
     assert found is None if words is None else words in (found or "")
 
 

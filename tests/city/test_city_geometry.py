@@ -23,7 +23,7 @@ from sareloc.city.raster import (
     tile_lists,
     two_nearest,
 )
-from sareloc.city.render import _candidates, _view
+from sareloc.city.render import view_of, visible_quads
 
 HEIGHT, WIDTH = 96, 128
 RED = np.array([[1.0, 0.0, 0.0]] * 3)
@@ -70,7 +70,7 @@ def test_rays_meet_pieces_where_a_linear_solver_says(make_poses_seed):
         u, v = v, u
     one = np.ones(1)
     poses = Poses(eye[None], one * rng.uniform(-3, 3), one * 0.1, one * 0.2, one, one.astype(int), one.astype(int))
-    view = _view(poses, HEIGHT, WIDTH, torch.device("cpu"))
+    view = view_of(poses, HEIGHT, WIDTH, torch.device("cpu"))
     parts = [torch.tensor(x, dtype=torch.float64)[None, None] for x in (corner, u, v)]
     rays = view.rays.double()
     c, _ = piece_coefficients(*parts, rays, torch.tensor(eye)[None])
@@ -147,7 +147,7 @@ def test_a_wall_seen_squarely_is_not_hidden_behind_itself(make_poses):
     """Its depth is the same everywhere, and the occlusion limit of the tiles that it fills is that depth."""
     grid = make_grid(16, 16, torch.device("cpu"))
     for x, y in ((38.36, -1.3), (41.2, 63.8)):
-        view = _view(make_poses(((x, y, 2.5), -90.0)), 16, 16, torch.device("cpu"))
+        view = view_of(make_poses(((x, y, 2.5), -90.0)), 16, 16, torch.device("cpu"))
         corner = torch.tensor([[[x + 14.0, y - 4.0 - k / 20, -9.0] for k in range(80)]])
         u, v = (torch.tensor(edge).expand_as(corner) for edge in ([-28.0, 0.0, 0.0], [0.0, 0.0, 24.0]))
         for wall in range(corner.shape[1]):
@@ -163,9 +163,9 @@ def test_culling_loses_nothing(town, noon):
     rows = [7, 31, 88, 140]
     scene = make_scene(town, [noon], dense=True)
     poses = replace(views.database.take(rows), moment=np.zeros(len(rows), dtype=np.int64))
-    view = _view(poses, HEIGHT, WIDTH, torch.device("cpu"))
+    view = view_of(poses, HEIGHT, WIDTH, torch.device("cpu"))
     grid = make_grid(HEIGHT, WIDTH, torch.device("cpu"))
-    ids, numbers, lists, counts, _ = _candidates(scene, view, grid)
+    ids, numbers, lists, counts, _ = visible_quads(scene, view, grid)
     first, _ = two_nearest(numbers, lists, counts, grid, dense=True)
     names = torch.cat([ids, torch.full((len(rows), 1), -1)], 1)
     found = torch.gather(names, 1, first.flatten(1).long())

@@ -15,7 +15,7 @@ from sareloc.city.camera import through_lens
 from sareloc.city.furnish import make_sprite
 from sareloc.city.geometry import COLUMN, FACADE, Quads
 from sareloc.city.lettering import FIRST_SYMBOL, GLYPHS, LONGEST, make_word, pack
-from sareloc.city.shaders import _letter_at
+from sareloc.city.shaders import letter_at
 from sareloc.city.styles import STYLES, columns_of, make_habits, shift_colour, vary, weather_surface
 
 HEIGHT, WIDTH = 120, 160
@@ -114,7 +114,7 @@ def test_letters_are_found_where_they_were_packed():
         assert n <= LONGEST
         paint = SimpleNamespace(**{name: torch.full((1, n), packed[name]) for name in ("text0", "text1", "text2")})
         letters = torch.full((1, n), float(n))
-        at = _letter_at(paint, letters, (torch.arange(n)[None] + 0.5) / n) * GLYPHS
+        at = letter_at(paint, letters, (torch.arange(n)[None] + 0.5) / n) * GLYPHS
         cells = at.floor().int().flatten().tolist()
         assert torch.allclose(at - at.floor(), torch.tensor(0.5), atol=1e-3)
         shown = "".join(" " if cell == 0 else chr(ord("A") + cell - 1) for cell in cells if cell < FIRST_SYMBOL)

@@ -55,7 +55,7 @@ def test_a_database_of_360_photos(tmp_path, capsys):
         assert image.width == 2 * image.height
 
 
-def test_a_size_of_photo_that_is_none(tmp_path):
+def test_an_invalid_photo_size(tmp_path):
     with pytest.raises(ArgumentError, match="--photo"):
         run("draw", tmp_path, "--photo", "480")
 

@@ -70,7 +70,7 @@ def test_a_name_that_is_not_utf8_stops_nothing(
     assert re.search(r"queries3\\udce9@", capsys.readouterr().out)
 
 
-def test_bad_rows_of_a_table_are_said(town: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_bad_rows_of_a_table_are_reported(town: Path, capsys: pytest.CaptureFixture[str]) -> None:
     names = [path.name for path in sorted((town / "images" / "test" / "database").iterdir())]
     for role in ("database", "queries"):
         (town / "images" / "test" / role / "plain.png").write_bytes(b"")  # so that not all names say a position

@@ -284,7 +284,7 @@ def test_wrong_calls_say_so(town: Path, tmp_path: Path) -> None:
         run("localize", tmp_path / "absent.gpkg", photo, "--model", town / "model.safetensors")
 
 
-def test_calibrating_is_told_and_kept(town: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_a_calibration_is_printed_and_stored(town: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     city = tmp_path / "street.gpkg"
     shutil.copy(town / "street.gpkg", city)
     write_queries(tmp_path / "known", tagged=True)
@@ -302,7 +302,7 @@ def test_calibrating_is_told_and_kept(town: Path, tmp_path: Path, capsys: pytest
         store.write_note("calibration plain", Calibration(weights=(3.0, 0.0, 0.0, 0.0), origin="photos").to_json())
     assert run("calibrate", *words, "--json") == 0
     report = json.loads(capsys.readouterr().out)
-    assert report["kept_because"] is None
+    assert report["rejected_because"] is None
     assert report["calibration"]["photos"] == 30
     assert report["before"]["absent_rejected"] == 0
     assert report["after"]["absent_rejected"] > 0.8

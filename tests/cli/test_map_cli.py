@@ -73,7 +73,7 @@ def test_build_add_info_verify_remove_compact(town: Path, capsys: pytest.Capture
     assert "MB after" in capsys.readouterr().out
 
 
-def test_local_features_are_built_told_and_added_by_upgrade(town: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_local_features_are_built_reported_and_added_by_upgrade(town: Path, capsys: pytest.CaptureFixture[str]) -> None:
     path, options = town / "town.gpkg", ("--device", "cpu", "--workers", "0")
     assert build(town) == 0
     run("info", path)
@@ -166,7 +166,7 @@ def test_a_map_on_milvus_takes_the_same_commands(town: Path, capsys: pytest.Capt
     assert sorted(PlaceMap(town / "copy.gpkg").files) == [f"photos/000{number}.jpg" for number in (0, 2, 3, 4, 5)]
 
 
-def test_bad_rows_of_a_table_are_told_at_once(town: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_bad_rows_of_a_table_are_reported_at_once(town: Path, capsys: pytest.CaptureFixture[str]) -> None:
     rows = [
         f"000{number}.jpg;{48.8 + number / 1000:.4f}".replace(".", ",").replace(",jpg", ".jpg") for number in range(6)
     ]
@@ -183,7 +183,7 @@ def test_bad_rows_of_a_table_are_told_at_once(town: Path, capsys: pytest.Capture
 
 
 @pytest.mark.parametrize("form", [[], ["--json"]])
-def test_a_name_that_is_not_utf8_is_told(form: list[str], town: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_a_name_that_is_not_utf8_is_reported(form: list[str], town: Path, capsys: pytest.CaptureFixture[str]) -> None:
     write_photo(town / "photos" / os.fsdecode(b"caf\xe9.jpg"), 50)
     write_photo(town / "photos" / os.fsdecode(b"\xe9.jpg"), 51, tagged=False)
     words = [town / "photos", "--out", town / "town.gpkg", "--model", town / "model", "--workers", "0", *form]
@@ -194,7 +194,7 @@ def test_a_name_that_is_not_utf8_is_told(form: list[str], town: Path, capsys: py
     assert re.search(r"caf\\(xe9|udce9)\.jpg: .*UTF-8", told)
 
 
-def test_photos_left_out_are_told(town: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_photos_left_out_are_reported(town: Path, capsys: pytest.CaptureFixture[str]) -> None:
     for number in range(12):
         write_photo(town / "photos" / f"nowhere{number:02d}.jpg", 60 + number, tagged=False)
     (town / "photos" / "broken.jpg").write_bytes(b"?")

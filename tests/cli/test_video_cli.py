@@ -141,7 +141,7 @@ def test_the_clock_offset_of_a_video_by_the_answers_of_a_map(town: Path, capsys:
     assert float(wrong[1]) > 50
 
 
-def test_a_clock_that_cannot_be_told_loses_no_answer(town: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_a_clock_that_cannot_be_estimated_loses_no_answer(town: Path, capsys: pytest.CaptureFixture[str]) -> None:
     track = write_gpx(town / "year.gpx", 1, "2023-05-01T10:00:00+00:00")
     for video, words, said in (
         ("no_clock.mkv", ("--estimate-offset",), "--video-start"),

@@ -34,7 +34,7 @@ def test_views_as_in_the_documentation(tmp_path: Path, capsys: pytest.CaptureFix
     assert len(list((tmp_path / "more").iterdir())) == 12
 
 
-def test_what_a_partial_panorama_does_not_show_is_said(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_what_a_partial_panorama_does_not_show_is_reported(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     tags = {"full_width": 128, "full_height": 64, "crop_width": 64, "crop_height": 64, "left": 32, "top": 0}
     pano = save_panorama(tmp_path / "pano.jpg", np.zeros((64, 64, 3), np.uint8), xmp=gpano_xmp(**tags))
     run(pano, tmp_path / "out", "--yaw", 0, 180, "--size", 32)
@@ -53,7 +53,7 @@ def test_a_photo_without_tags_is_a_panorama_only_if_asked(tmp_path: Path) -> Non
 
 
 @pytest.mark.parametrize("size", ["big", "640x", "0", "x480"])
-def test_a_size_that_is_none(tmp_path: Path, size: str) -> None:
+def test_an_invalid_size(tmp_path: Path, size: str) -> None:
     pano = save_panorama(tmp_path / "pano.jpg", np.zeros((64, 128, 3), np.uint8))
     with pytest.raises(ArgumentError, match=r"--size|sides"):
         run(pano, tmp_path / "out", "--size", size)

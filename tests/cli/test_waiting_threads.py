@@ -22,7 +22,7 @@ main()
     ("given", "spins"),
     [({}, "1000"), ({"OMP_WAIT_POLICY": "active"}, "None"), ({"GOMP_SPINCOUNT": "7"}, "7")],
 )
-def test_threads_hardly_spin_unless_told_to(given: dict[str, str], spins: str, tmp_path: Path) -> None:
+def test_threads_hardly_spin_by_default(given: dict[str, str], spins: str, tmp_path: Path) -> None:
     kept = {name: value for name, value in os.environ.items() if name not in ("OMP_WAIT_POLICY", "GOMP_SPINCOUNT")}
     done = subprocess.run(
         [sys.executable, "-c", ASKING], env=kept | given, cwd=tmp_path, capture_output=True, text=True, check=True

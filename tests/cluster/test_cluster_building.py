@@ -14,6 +14,7 @@ from typing import Any
 import fsspec
 import numpy as np
 import pytest
+from PIL import Image
 from tests.maps.small_town import geotag_of, tiny_model, write_photo, write_town
 from tests.photos.panorama_files import gpano_xmp, save_panorama
 
@@ -24,7 +25,7 @@ from sareloc.errors import ArgumentError, MapError, PhotoError
 from sareloc.maps import MapConfig, MapFile, MapPhoto, build_map, open_store
 from sareloc.maps.writer import MapWriter
 from sareloc.models import PlaceModel, Precision
-from sareloc.photos import Estimate, ViewOptions, make_utm_name, write_geotag
+from sareloc.photos import Address, Estimate, View, ViewOptions, exif_bytes, make_utm_name, write_geotag
 from sareloc.photos.record import METHOD
 
 
@@ -109,6 +110,24 @@ def test_the_map_of_many_workers_is_that_of_one_process(model: PlaceModel, tmp_p
     assert sorted(map(str, many.unreadable)) == sorted(map(str, one.unreadable))
     assert_equal(records(tmp_path / "one.gpkg"), records(tmp_path / "many.gpkg"))
     assert sum(many.workers.values()) == 5
+
+
+def test_a_truncated_photo_is_noted_as_by_one_process(model: PlaceModel, tmp_path: Path, packets: list[str]) -> None:
+    """Also if a view of it is given, which is noted by the name of its file."""
+    sphere = save_panorama(tmp_path / "sphere.jpg", noise(128, 256), geotag_of(3))
+    photo = tmp_path / "photo.jpg"
+    Image.fromarray(noise(96, 96)).save(photo, exif=exif_bytes(geotag_of(7)))
+    for file in (sphere, photo):
+        file.write_bytes(file.read_bytes()[: int(file.stat().st_size * 0.97)])
+    given = [Address(sphere, View(30.0)).path, photo]
+    one = build_map(given, tmp_path / "one.gpkg", model, config=MapConfig(keypoints=0, progress=False))
+    many = build(model, given, tmp_path / "many.gpkg")
+    assert (one.added, sum("truncated" in note for note in one.notes)) == (2, 2)
+    assert many.notes == one.notes
+
+
+def noise(height: int, width: int) -> np.ndarray:
+    return np.random.default_rng(0).integers(0, 256, (height, width, 3), dtype=np.uint8)
 
 
 def test_again_only_what_is_new_or_changed_goes_to_workers(

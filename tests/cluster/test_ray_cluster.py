@@ -100,7 +100,7 @@ def test_what_a_lost_worker_had_is_done_by_others(
 
 
 @pytest.mark.slow
-def test_what_stops_a_worker_is_said_in_one_line(tmp_path: Path, temp: str, environment: dict[str, str]) -> None:
+def test_what_stops_a_worker_is_reported_in_one_line(tmp_path: Path, temp: str, environment: dict[str, str]) -> None:
     write_town(tmp_path / "photos", 2)
     missing, garbled = build_and_lose("errors", tmp_path, temp, environment)
     assert missing.startswith(f"a worker stopped: map {tmp_path}/none.gpkg does not exist")

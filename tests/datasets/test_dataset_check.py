@@ -21,7 +21,7 @@ def places_at(positions: Positions, queries: Positions | None = None, folder: Pa
     return Places("own", "all", *sets)
 
 
-def test_faulty_files_are_told_apart(tmp_path, make_photo):
+def test_kinds_of_faulty_files_are_distinguished(tmp_path, make_photo):
     places = places_at(
         Positions.from_local([[0, 0], [30, 0], [60, 0], [90, 0]]), Positions.from_local([[10, 0], [500, 0]]), tmp_path
     )

@@ -136,7 +136,7 @@ def test_photos_elsewhere(tmp_path):
         ('file,lat,lon\na,1,2\n"b,1,2\nc,1,2\n', "line 4: 1 values for 3 columns"),
     ],
 )
-def test_what_is_wrong_is_said_with_its_line(tmp_path, table, message):
+def test_what_is_wrong_is_reported_with_its_line(tmp_path, table, message):
     with pytest.raises(DatasetError, match=message):
         load_table(write(tmp_path, table))
 

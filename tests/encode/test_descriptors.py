@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import io
 import json
 import os
 import signal
@@ -21,7 +22,7 @@ from sareloc.encode.descriptors import DescriptorCache, decode_box
 from sareloc.errors import ArgumentError
 from sareloc.models import BACKBONES, PlaceModel, load_model, make_backbone, make_model, save_checkpoint
 from sareloc.models.checkpoint import STANDARD
-from sareloc.photos import ImageRecord, decode
+from sareloc.photos import ImageRecord, decode, read_image
 
 ROUNDING = 2e-3  # of bfloat16, which depends on the batch; descriptors of two photos differ by 0.03
 
@@ -94,8 +95,9 @@ def test_photos_are_given_as_paths_bytes_pixels_or_records(model: PlaceModel, tm
         found = describe(given, model)
     assert not found.failures
     assert {vector.tobytes() for vector in found.vectors} == {found.vectors[0].tobytes()}
-    with pytest.raises(ArgumentError, match="a single one"):
-        describe(str(path), model)
+    for alone in (str(path), io.BytesIO(path.read_bytes()), read_image(path)):
+        with pytest.raises(ArgumentError, match=r"a single one .*describe\(\[image\]\)"):
+            describe(alone, model)
     with pytest.raises(ArgumentError, match="stored for files"):
         describe([path.read_bytes()], model, store=tmp_path / "store")
 

@@ -11,21 +11,31 @@ import pytest
 import torch
 from PIL import ExifTags, Image
 from tests.maps.small_town import HERE, tiny_model
+from tests.photos.panorama_files import save_panorama
+from tests.photos.video_files import write_video
 from tests.serve.running import running
 
+from sareloc import arrays
 from sareloc.arrays import Vectors
 from sareloc.cluster.worker import PacketEncoder, Work, packets_of, read_done
 from sareloc.datasets.places import PhotoSet, Places
-from sareloc.encode import describe
+from sareloc.encode import Encoded, describe
 from sareloc.evaluation import rank, rank_by_map
 from sareloc.evaluation.ranking import extract_packed
 from sareloc.geo import Positions
-from sareloc.geometry import KEYPOINTS, LocalFeatureExtractor, pack_features, search_vector, unpack_features
-from sareloc.localize import Localizer
-from sareloc.maps import MapConfig, MapManifest, PlaceMap, build_map, open_map_file
+from sareloc.geometry import (
+    KEYPOINTS,
+    LocalFeatureExtractor,
+    LocalFeatures,
+    pack_features,
+    search_vector,
+    unpack_features,
+)
+from sareloc.localize import Localizer, calibrate
+from sareloc.maps import MapConfig, MapManifest, PlaceMap, add_local_features, build_map, open_map_file
 from sareloc.maps.records import with_aggregate
 from sareloc.models import PlaceModel, make_model, save_checkpoint
-from sareloc.photos import Geotag, ImageRecord, ViewOptions, exif_bytes, read_image
+from sareloc.photos import Geotag, ImageRecord, TrackOptions, ViewOptions, exif_bytes, read_image
 from sareloc.serve import ServeConfig, make_app
 
 FOCAL_35MM = 26.0
@@ -45,12 +55,17 @@ MODELS: dict[str, Callable[[], PlaceModel]] = {"alexnet": tiny_model, "efficient
 def photo(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """A PNG: its pixels are the same whoever decodes it, at any size."""
     path = tmp_path_factory.mktemp("doors") / "photo.png"
-    pixels = np.random.default_rng(3).integers(0, 256, (30, 40, 3), dtype=np.uint8)
     exif = Image.Exif()
     exif.load(exif_bytes(Geotag(HERE)))
     exif.get_ifd(ExifTags.IFD.Exif)[ExifTags.Base.FocalLengthIn35mmFilm] = round(FOCAL_35MM)
-    Image.fromarray(pixels).resize((320, 240), Image.Resampling.BICUBIC).save(path, exif=exif)
+    Image.fromarray(noise(3)).save(path, exif=exif)
     return path
+
+
+def noise(seed: int, height: int = 240, width: int = 320) -> arrays.Image:
+    """An image with corners."""
+    coarse = np.random.default_rng(seed).integers(0, 256, (height // 8, width // 8, 3), dtype=np.uint8)
+    return np.asarray(Image.fromarray(coarse).resize((width, height), Image.Resampling.BICUBIC))
 
 
 def held(path: Path, photo_id: int = 1) -> Stored:
@@ -61,8 +76,9 @@ def held(path: Path, photo_id: int = 1) -> Stored:
     return vectors[0].tobytes(), features
 
 
-def build(model: PlaceModel, given: Path | list[ImageRecord], folder: Path) -> Stored:
-    report = build_map(given, folder / "town.gpkg", model, config=MapConfig(storage="float32", progress=False))
+def build(model: PlaceModel, given: Path | list[ImageRecord], folder: Path, workers: int = 0) -> Stored:
+    config = MapConfig(storage="float32", workers=workers, progress=False)
+    report = build_map(given, folder / "town.gpkg", model, config=config)
     assert (report.added, report.features) == (1, 1)
     return held(folder / "town.gpkg")
 
@@ -81,9 +97,21 @@ def by_pillow(model: PlaceModel, photo: Path, folder: Path) -> Stored:
         return build(model, [ImageRecord("front/1", image, HERE)], folder)
 
 
+def by_worker(model: PlaceModel, photo: Path, folder: Path) -> Stored:
+    return build(model, photo.parent, folder, workers=1)
+
+
+def by_upgrade(model: PlaceModel, photo: Path, folder: Path) -> Stored:
+    """A map without local features, which are added later."""
+    config = MapConfig(storage="float32", keypoints=0, progress=False)
+    build_map(photo.parent, folder / "town.gpkg", model, config=config)
+    report = add_local_features(folder / "town.gpkg", device="cpu", progress=False)
+    assert (report.added, report.aggregated) == (1, 1)
+    return held(folder / "town.gpkg")
+
+
 def by_upload(model: PlaceModel, photo: Path, folder: Path) -> Stored:
-    other = np.random.default_rng(5).integers(0, 256, (240, 320, 3), dtype=np.uint8)
-    build(model, [ImageRecord("first", other, HERE)], folder)
+    build(model, [ImageRecord("first", noise(5), HERE)], folder)
     app = make_app(folder / "town.gpkg", model, config=ServeConfig(token="secret-of-this-test"))
     with running(app) as url, httpx.Client(base_url=url, timeout=300) as client:
         answer = client.post(
@@ -109,8 +137,24 @@ def by_query(model: PlaceModel, photo: Path, folder: Path) -> Stored:
     build(model, photo.parent, folder)
     localizer = Localizer(model, PlaceMap(folder / "town.gpkg"))
     ((encoded,),) = localizer.encode([read_image(photo, localizer.encoder.sizes, cut=ViewOptions())])
-    assert encoded.features is not None
-    return encoded.vector.tobytes(), pack_features(encoded.features)
+    return encoded.vector.tobytes(), pack_features(checked(encoded.features))
+
+
+def checked(features: LocalFeatures | None) -> LocalFeatures:
+    assert features is not None
+    return features
+
+
+def by_calibration(model: PlaceModel, photo: Path, folder: Path) -> Stored:
+    """The photo ten times, of two places: so many are needed. The map must not hold it."""
+    records = [ImageRecord(str(seed), noise(seed), HERE) for seed in range(10, 14)]
+    build_map(records, folder / "town.gpkg", model, config=MapConfig(storage="float32", progress=False))
+    localizer, encoded = Localizer(model, PlaceMap(folder / "town.gpkg")), list[list[Encoded]]()
+    encode = localizer.encode
+    localizer.encode = lambda queries: encoded.extend(found := encode(queries)) or found  # type: ignore
+    calibrate(localizer, [photo] * 10, [HERE] * 5 + [(HERE[0] + 0.01, HERE[1])] * 5)
+    (one,) = {(found.vector.tobytes(), pack_features(checked(found.features))) for (found,) in encoded}
+    return one
 
 
 def by_describe(model: PlaceModel, photo: Path, folder: Path) -> Stored:
@@ -143,7 +187,20 @@ def by_evaluation(model: PlaceModel, photo: Path, folder: Path) -> Stored:
     return joined(np.load(folder / "store" / "vectors.npy")[0], packed), packed
 
 
-DOORS = [by_bytes, by_pixels, by_pillow, by_upload, by_cluster, by_query, by_describe, by_search, by_evaluation]
+DOORS = [
+    by_bytes,
+    by_pixels,
+    by_pillow,
+    by_worker,
+    by_upgrade,
+    by_upload,
+    by_cluster,
+    by_query,
+    by_calibration,
+    by_describe,
+    by_search,
+    by_evaluation,
+]
 
 
 @pytest.fixture(scope="module", params=MODELS)
@@ -165,3 +222,38 @@ def test_every_door_gives_the_same_bits(
     assert found_vector == vector
     assert found_features in (features, None)
     assert door in (by_describe, by_search) or found_features is not None
+
+
+def write_sphere(folder: Path) -> tuple[Path, TrackOptions | None]:
+    return save_panorama(folder / "sphere.webp", noise(7, 256, 512), Geotag(HERE)), None
+
+
+def write_drive(folder: Path) -> tuple[Path, TrackOptions | None]:
+    """10 m in 2 s, with its track."""
+    pytest.importorskip("av")
+    from tests.maps.test_video_maps import CLOCK, on_track, write_track
+
+    video = write_video(
+        folder / "drive.mp4", [0, 1000, 2000], images=[noise(seed) for seed in (7, 8, 9)], metadata=CLOCK
+    )
+    write_track(folder / "drive.gpx", [(0, 0, 0), (2, 10, 0)])
+    return video, on_track(video)
+
+
+@pytest.mark.parametrize("write", [write_sphere, write_drive], ids=["view", "frame"])
+@pytest.mark.parametrize("make_model", MODELS.values(), ids=MODELS)
+def test_an_address_in_a_file_has_the_same_bits_in_a_map_and_as_a_query(
+    make_model: Callable[[], PlaceModel], write: Callable[[Path], tuple[Path, TrackOptions | None]], tmp_path: Path
+) -> None:
+    """The views of a 360° photo, which is read once for all of them, and the frames of a video."""
+    model, (file, track) = make_model(), write(tmp_path)
+    config = MapConfig(storage="float32", views=ViewOptions(yaw_deg=(0, 90, 200)), progress=False)
+    report = build_map(file, tmp_path / "town.gpkg", model, track=track, config=config)
+    assert (report.added, report.features) == (3, 3)
+    place_map = PlaceMap(tmp_path / "town.gpkg")
+    localizer = Localizer(model, place_map)
+    for photo_id, name in zip(place_map.ids.tolist(), place_map.files, strict=True):
+        assert "#" in name
+        ((encoded,),) = localizer.encode([read_image(place_map.photo_path(name), localizer.encoder.sizes)])
+        found = encoded.vector.tobytes(), pack_features(checked(encoded.features))
+        assert found == held(tmp_path / "town.gpkg", photo_id)

@@ -2,14 +2,18 @@
 
 from __future__ import annotations
 
+from pathlib import Path
+
 import numpy as np
 import pytest
 import torch
+from PIL import Image
 from torch import Tensor
 
 from sareloc.encode import occlusion_map
-from sareloc.errors import ArgumentError
+from sareloc.errors import ArgumentError, PhotoError
 from sareloc.models import PlaceModel, Preprocess, make_model
+from sareloc.photos import ImageRecord
 
 IMAGE = np.random.default_rng(0).integers(0, 256, (80, 100, 3), dtype=np.uint8)
 
@@ -99,6 +103,18 @@ def test_a_descriptor_that_is_not_a_number_is_an_error() -> None:
         occlusion_map(OneSpot(5, 5, weight=np.nan), IMAGE)
 
 
-def test_floats_are_no_photo() -> None:
-    with pytest.raises(ArgumentError, match="float64"):
+def test_every_kind_of_image_has_the_map_of_its_pixels(tmp_path: Path) -> None:
+    path = tmp_path / "photo.png"
+    Image.fromarray(IMAGE).save(path)
+    wanted = occlusion_map(OneSpot(21, 63), IMAGE, 10)
+    for given in (path, str(path), path.read_bytes(), Image.fromarray(IMAGE), ImageRecord("front/1", path)):
+        np.testing.assert_array_equal(occlusion_map(OneSpot(21, 63), given, 10), wanted)
+
+
+def test_what_is_not_an_image_is_refused(tmp_path: Path) -> None:
+    with pytest.raises(PhotoError, match="float64"):
         occlusion_map(OneSpot(0, 0), np.zeros((4, 4)))
+    with pytest.raises(PhotoError, match="no such file"):
+        occlusion_map(OneSpot(0, 0), tmp_path / "absent.jpg")
+    with pytest.raises(ArgumentError, match="found NoneType"):
+        occlusion_map(OneSpot(0, 0), None)

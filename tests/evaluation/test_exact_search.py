@@ -66,7 +66,7 @@ def test_agrees_with_faiss() -> None:
     np.testing.assert_array_equal(search(database, queries, 10)[0], expected)
 
 
-def test_nothing_to_search_and_nobody_to_ask() -> None:
+def test_an_empty_index_and_no_queries() -> None:
     some, none = np.ones((2, 4), dtype=np.float32), np.ones((0, 4), dtype=np.float32)
     assert search(none, some, 3)[0].tolist() == [[-1] * 3] * 2
     assert search(some, none, 3)[0].shape == (0, 3)

@@ -75,7 +75,7 @@ def test_the_intervals_are_those_of_the_bootstrap() -> None:
         assert interval == pytest.approx([100 * bound for bound in expected])
 
 
-def test_nothing_to_count_is_none() -> None:
+def test_without_anything_to_count_the_measure_is_none() -> None:
     report = judge_fixes([fix(1, 0.1)], [TRUTH])
     assert (report.answered, report.correct, report.correct_and_answered) == (0, 100, 0)
     assert report.answers_correct is None
@@ -116,7 +116,7 @@ def test_unknown_headings_and_those_of_fixes_that_are_no_answers_are_not_counted
     ("latlon", "headings", "least", "said"),
     [([TRUTH], [0, 0], 0.5, "1 and 2"), ([TRUTH] * 2, [0], 0.5, "2 and 1"), ([TRUTH] * 2, None, 1.5, "found 1.5")],
 )
-def test_other_numbers_of_positions_or_a_wrong_threshold_are_told(
+def test_other_numbers_of_positions_or_a_wrong_threshold_are_reported(
     latlon: list[tuple[float, float]], headings: list[float] | None, least: float, said: str
 ) -> None:
     with pytest.raises(ArgumentError, match=said):

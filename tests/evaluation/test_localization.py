@@ -159,7 +159,7 @@ def test_fixes_of_any_confidence_have_a_heading(model: PlaceModel, walls: Places
     assert (report.answered, report.headings) == (100, 4)
 
 
-def test_a_wrong_threshold_is_told_before_photos_are_described(
+def test_a_wrong_threshold_is_reported_before_photos_are_described(
     model: PlaceModel, town: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(sareloc.maps.writer, "encode_new", never)
@@ -238,7 +238,7 @@ def test_the_command_prints_the_report(town: Path, capsys: pytest.CaptureFixture
         (["--fixes", "--map", "town.gpkg", "--dim", "8"], "leave dim and store out"),
     ],
 )
-def test_options_that_contradict_each_other_are_told(
+def test_options_that_contradict_each_other_are_reported(
     words: list[str], said: str, model: PlaceModel, town: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.chdir(tmp_path)

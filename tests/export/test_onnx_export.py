@@ -135,7 +135,7 @@ def test_the_file_says_what_it_is(tmp_path: Path) -> None:
     assert [p.name for p in (tmp_path / "deep").iterdir()] == ["model.onnx"]
 
 
-def test_what_cannot_be_exported_is_said(tmp_path: Path) -> None:
+def test_what_cannot_be_exported_is_reported(tmp_path: Path) -> None:
     model = make("alexnet", "gem")
     with pytest.raises(ArgumentError, match="256 dimensions"):
         export_onnx(model, tmp_path / "model.onnx", dim=9)

@@ -104,7 +104,7 @@ def test_confidence_counts_the_other_way_round() -> None:
     assert curve.condition(0.8) == "confidence ≥ 0.8"
 
 
-def test_the_operating_point_is_ringed_and_said() -> None:
+def test_the_operating_point_is_ringed_and_labelled() -> None:
     (axes,) = draw_precision_recall({"sare": PrecisionRecallCurve.of_report(make_report(RECALL))}, at=0.7).axes
     rings = [line for line in axes.lines if line.get_markersize() == 12]
     assert [ring.get_xydata().tolist() for ring in rings] == [[[50, 80]]]

@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 
 from sareloc.geometry import LocalFeatures, Reference, TwoView, estimate_camera_pose
-from sareloc.geometry.camera_pose import UNEXPLAINED_M, _angles, _Problem, rotation
+from sareloc.geometry.camera_pose import UNEXPLAINED_M, PoseProblem, angles_of, rotation
 
 SIZE, FOCAL = (480, 360), 400.0
 SEEN_AT = (((-4.0, 1.0), -8.0), ((5.0, -3.0), 6.0), ((0.5, -9.0), 2.0))
@@ -136,7 +136,7 @@ def test_angles_undo_rotations() -> None:
     for heading, pitch, roll in rng.uniform((-3, -1.2, -1), (3, 1.2, 1), (50, 3)):
         turned_by = rotation(heading, pitch, roll)
         assert np.allclose(turned_by @ turned_by.T, np.eye(3))
-        assert np.allclose(_angles(turned_by), (heading, pitch, roll))
+        assert np.allclose(angles_of(turned_by), (heading, pitch, roll))
 
 
 def test_a_camera_turned_to_the_east_and_up_sees_the_east_in_the_middle_below() -> None:
@@ -149,7 +149,7 @@ def test_a_camera_turned_to_the_east_and_up_sees_the_east_in_the_middle_below() 
 def test_distances_are_those_of_sampson_one_by_one() -> None:
     """A slow twin: the epipolar constraint and its gradient, match by match, in pixels."""
     query, references = street(noise_px=2.0)
-    problem = _Problem(query, references)
+    problem = PoseProblem(query, references)
     pose = np.array([0.5, -2.0, -0.8, 0.1, 0.05, 0.02, 0.01, 0.03, 0.06])
     found = problem.distances(pose[None])[0]
     here = rotation(*pose[3:6])
@@ -167,11 +167,11 @@ def test_distances_are_those_of_sampson_one_by_one() -> None:
 
 def test_refinement_ends_at_a_minimum() -> None:
     query, references = street(noise_px=0.5)
-    problem = _Problem(query, references)
+    problem = PoseProblem(query, references)
     start = np.array([2.5, -1.0, 0.0, 0.15, 0.0, 0.0, 0.0, 0.0, 0.0])
     pose, normal, cost = problem.refine(start)
-    assert cost < problem._cost(start)
+    assert cost < problem.cost(start)
     assert np.linalg.eigvalsh(normal).min() > 0
     for width in np.diag([0.3, 0.3, 0.3, *[0.02] * 6]):
-        assert problem._cost(pose + width) > cost - 1e-3
-        assert problem._cost(pose - width) > cost - 1e-3
+        assert problem.cost(pose + width) > cost - 1e-3
+        assert problem.cost(pose - width) > cost - 1e-3

@@ -10,8 +10,7 @@ import pytest
 from sareloc.city import city_places, draw_pixels, draw_places
 from sareloc.errors import PhotoError
 from sareloc.geo import distance_m
-from sareloc.localize import Calibration, Fix, Localizer, Search
-from sareloc.localize.calibrate import calibrate
+from sareloc.localize import Calibration, Fix, Localizer, Search, calibrate
 from sareloc.maps import MapConfig, PlaceMap, build_map
 from sareloc.models import off_the_shelf
 from sareloc.photos import find_photos, read_geotag

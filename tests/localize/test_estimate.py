@@ -105,7 +105,7 @@ def test_a_walk_of_one_photo_is_its_fix() -> None:
     assert estimate_walk([], 10) == []
 
 
-def test_what_a_photo_of_a_walk_believes_by_itself() -> None:
+def test_the_answer_of_one_photo_of_a_walk() -> None:
     seen = matches((0, 0, 0.8), (6, 0, 0.85), (-5, 2, 0.9), (60, 0, 1.2), (0, 700, 1.21))
     sure = estimate(seen).confidence
     weights = np.exp(-(np.array([match.distance for match in seen]) ** 2) / SURE.temperature)

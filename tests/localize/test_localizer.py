@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import io
 import shutil
 from pathlib import Path
 
@@ -12,11 +13,10 @@ from tests.localize.street import PLACES, SPACING_M, position, street_model, vie
 
 from sareloc.errors import ArgumentError, MapError, PhotoError, WeightsError
 from sareloc.geo import distance_m
-from sareloc.localize import Calibration, Fix, Localizer, Search, open_localizer
-from sareloc.localize.calibrate import calibrate
+from sareloc.localize import Calibration, Fix, Localizer, Search, calibrate, open_localizer
 from sareloc.maps import Box, Circle, MapManifest, PlaceMap, create_map_file
 from sareloc.models import PACKAGED, save_checkpoint
-from sareloc.photos import ReadImage
+from sareloc.photos import ReadImage, read_image
 
 
 @pytest.fixture(scope="module")
@@ -73,7 +73,9 @@ def test_many_photos_give_what_each_gives_alone(localizer: Localizer, queries: l
         assert {m.photo for m in fix.matches[:3]} == {m.photo for m in alone.matches[:3]}
 
 
-def test_a_bad_photo_stops_nobody(localizer: Localizer, queries: list[Path], tmp_path: Path) -> None:
+def test_an_unreadable_photo_does_not_stop_the_others(
+    localizer: Localizer, queries: list[Path], tmp_path: Path
+) -> None:
     broken = tmp_path / "broken.jpg"
     broken.write_bytes(b"no photo")
     fixes = localizer.localize_many([queries[0], broken, b"neither", tmp_path / "absent.jpg", queries[1]])
@@ -160,7 +162,7 @@ def test_a_calibration_that_is_better_on_other_photos_is_stored(street_folder: P
     assert report.right > 0.9
     assert report.in_map == (str(inside),)
     assert [error.photo for error in report.unreadable] == [str(broken)]
-    assert report.kept_because is None
+    assert report.rejected_because is None
     assert (report.photos, report.places) == (PLACES, PLACES)
     assert report.before_origin == "nothing"
     assert report.before.absent_rejected == 0
@@ -180,7 +182,7 @@ def test_the_maps_own_calibration_is_kept_where_photos_give_none_better(street_f
     localizer = Localizer(street_model(), PlaceMap(path))
     known = write_queries(tmp_path / "known", tagged=True)
     report = calibrate(localizer, known, [position(place, 3.0) for place in range(PLACES)])
-    assert "standard error" in str(report.kept_because)
+    assert "standard error" in str(report.rejected_because)
     assert report.calibration == localizer.calibration
     assert report.before_origin == "map"
     assert min(report.before.right_kept, report.after.right_kept) > 0.8
@@ -216,8 +218,10 @@ def test_wrong_arguments_say_so(localizer: Localizer, street: PlaceMap, queries:
         localizer.localize_many([])
     with pytest.raises(ArgumentError, match=r"top .* found 0"):
         localizer.localize(queries[0], top=0)
-    with pytest.raises(ArgumentError, match="list"):
-        localizer.localize_many(str(queries[0]))
+    query = queries[0]
+    for photo in (str(query), query.read_bytes(), io.BytesIO(query.read_bytes()), read_image(query)):
+        with pytest.raises(ArgumentError, match=r"list.* a single one .* localize$"):
+            localizer.localize_many(photo)
     with pytest.raises(ArgumentError, match=r"0 to 1: found 1\.5"):
         Localizer(street_model(), street, min_confidence=1.5)
     with pytest.raises(ArgumentError, match=r"verify .* found -1"):

@@ -15,8 +15,7 @@ from tests.photos.panorama_files import gpano_xmp, save_panorama
 from sareloc.cli.calibrate import calibration_table
 from sareloc.errors import ArgumentError, PhotoError
 from sareloc.geo import distance_m, ecef_from_wgs84, wgs84_from_enu
-from sareloc.localize import Calibration, Localizer, Match, Search, estimate
-from sareloc.localize.calibrate import calibrate
+from sareloc.localize import Calibration, Localizer, Match, Search, calibrate, estimate
 from sareloc.localize.candidates import combine_poses, combine_views, joint_chances
 from sareloc.localize.estimate import Candidates, Pose
 from sareloc.localize.walk import Belief
@@ -127,7 +126,9 @@ def test_photos_without_tags_are_cut_if_asked(town: Localizer, tmp_path: Path) -
     assert len(read_image(photo, cut=ViewOptions(untagged=True)).views) == 12
 
 
-def test_tags_that_cannot_be_used_are_said(town: Localizer, tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
+def test_tags_that_cannot_be_used_are_reported(
+    town: Localizer, tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
     photo = save_panorama(tmp_path / "query.jpg", sphere(2), xmp=gpano_xmp(projection="cylindrical"))
     with caplog.at_level(logging.WARNING, "sareloc.localize"):
         (query,) = town.load([photo])

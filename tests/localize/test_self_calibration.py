@@ -11,16 +11,6 @@ from tests.localize.street import PLACES, START, position, street_model, view, w
 
 from sareloc.geo import ecef_from_wgs84, wgs84_from_enu
 from sareloc.localize import Calibration, Localizer
-from sareloc.localize.calibrate import (
-    FAR_M,
-    Judged,
-    calibrate,
-    cross_validate,
-    held_out,
-    judge_all,
-    objection,
-    place_of,
-)
 from sareloc.localize.calibration import (
     PRIOR_STD,
     TEMPERATURE_SHARE,
@@ -33,6 +23,16 @@ from sareloc.localize.calibration import (
     search_depth,
 )
 from sareloc.localize.estimate import PRIOR, TEMPERATURE
+from sareloc.localize.photo_calibration import (
+    FAR_M,
+    Judged,
+    calibrate,
+    cross_validate,
+    held_out,
+    judge_all,
+    objection,
+    place_of,
+)
 from sareloc.localize.walk import chance_of_place
 from sareloc.maps import MapConfig, Matches, PlaceMap, build_map
 from sareloc.models import PACKAGED, open_checkpoint
@@ -58,7 +58,7 @@ def test_a_photo_is_tried_as_it_is_and_as_if_the_map_did_not_show_it() -> None:
     assert without_itself.distances == pytest.approx([0.8, 0.9, 1.0])
 
 
-def test_a_trial_without_matches_is_none() -> None:
+def test_a_query_without_matches_is_no_trial() -> None:
     (only,) = make_trials(found((0.5, 0.5), (3, 0.8)), TRUTH, 3)
     assert not only.absent
     assert make_trials(found((0.5, 0.5)), TRUTH, 3, same_spot_m=1.0) == []

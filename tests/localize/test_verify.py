@@ -17,8 +17,7 @@ from tests.localize.town import HEADING_DEG, PLACES, wall, write_town
 from sareloc.errors import ArgumentError, PhotoError
 from sareloc.geometry import Evidence, LocalFeatureExtractor, LocalFeatures, feature_size, match_features
 from sareloc.loading import read_images
-from sareloc.localize import Localizer, Search, estimate, estimate_walk
-from sareloc.localize.calibrate import calibrate
+from sareloc.localize import Localizer, Search, calibrate, estimate, estimate_walk
 from sareloc.localize.estimate import Match, Pose, agreed_heading, fuse, weigh
 from sareloc.localize.verify import Verifier
 from sareloc.maps import Matches, PlaceMap
@@ -219,7 +218,7 @@ def test_only_some_matches_are_verified_and_come_first(town: PlaceMap) -> None:
     assert len({match.id for match in matches}) == 24
 
 
-def test_where_no_photo_can_be_read_matches_keep_their_order_and_it_is_said_once(
+def test_where_no_photo_can_be_read_matches_keep_their_order_with_one_warning(
     tmp_path: Path, caplog: pytest.LogCaptureFixture
 ) -> None:
     bare = write_town(tmp_path, keypoints=0)
@@ -290,7 +289,7 @@ def test_a_map_is_calibrated_for_verified_matches(town_folder: Path, tmp_path: P
     photos = [write_view(tmp_path / f"{place}.png", wall(place, 16), None) for place in range(PLACES)]
     report = calibrate(localizer, photos, [position(place, 1.0) for place in range(PLACES)])
     assert report.right == 1.0
-    assert report.calibration.weights == localizer.calibration.weights or report.kept_because is None
+    assert report.calibration.weights == localizer.calibration.weights or report.rejected_because is None
     assert report.after.right_kept is not None
     assert report.after.right_kept > 0.5
 

@@ -134,7 +134,7 @@ def test_positions_must_be_finite():
         (torch.zeros(2, 3), torch.tensor([3, 1]), "1..3"),
     ],
 )
-def test_wrong_scores_and_labels_are_told(scores, labels, message):
+def test_wrong_scores_and_labels_are_reported(scores, labels, message):
     with pytest.raises(ArgumentError, match=re.escape(message)):
         geo_classification(scores, labels)
 

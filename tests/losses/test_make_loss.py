@@ -51,7 +51,7 @@ def test_an_unknown_name_lists_the_known_ones():
         ("angular", {"angle_deg": 0.0}, "angle_deg 0.0"),
     ],
 )
-def test_a_wrong_option_is_told_when_the_loss_is_made(name, options, words):
+def test_a_wrong_option_is_reported_when_the_loss_is_made(name, options, words):
     with pytest.raises(ArgumentError) as refused:
         make_loss(name, **options)
     assert all(word in str(refused.value) for word in words.split())
@@ -59,14 +59,14 @@ def test_a_wrong_option_is_told_when_the_loss_is_made(name, options, words):
 
 @pytest.mark.parametrize("case", SHAPES)
 @pytest.mark.parametrize("name", LOSSES)
-def test_a_wrong_shape_is_told_and_never_broadcast(name, case):
+def test_a_wrong_shape_is_reported_and_never_broadcast(name, case):
     query, positive, negatives = SHAPES[case]
     found = f"found query {query}, positive {positive}, negatives {negatives}"
     with pytest.raises(ArgumentError, match=re.escape(found)):
         make_loss(name)(torch.rand(query), torch.rand(positive), torch.rand(negatives))
 
 
-def test_flat_negatives_are_told_how_to_be_reshaped():
+def test_the_error_about_flat_negatives_says_how_to_reshape_them():
     with pytest.raises(ArgumentError, match=r"\(40, 8\).*reshape"):
         make_loss("sare-ind")(torch.rand(4, 8), torch.rand(4, 8), torch.rand(40, 8))
 

@@ -95,7 +95,7 @@ def test_a_copy_that_was_stopped_goes_on(
     assert held(target) == held(path)
 
 
-def test_a_target_with_photos_of_its_own_is_told(lite: str, tmp_path: Path) -> None:
+def test_a_target_with_photos_of_its_own_is_reported(lite: str, tmp_path: Path) -> None:
     path, there = make_map(tmp_path / "town.gpkg", 3), f"{lite}/other"
     copy_map(path, there, progress=False)
     with open_store(there, write=True) as store:
@@ -104,7 +104,7 @@ def test_a_target_with_photos_of_its_own_is_told(lite: str, tmp_path: Path) -> N
         copy_map(path, there, progress=False)
 
 
-def test_a_copy_that_differs_is_told(lite: str, tmp_path: Path) -> None:
+def test_a_copy_that_differs_is_reported(lite: str, tmp_path: Path) -> None:
     path, there = make_map(tmp_path / "town.gpkg", 3), f"{lite}/differs"
     copy_map(path, there, progress=False)
     with open_store(there, write=True) as store:
@@ -145,7 +145,7 @@ def test_another_models_map_is_refused_and_both_are_named(lite: str, tmp_path: P
         copy_map(longer, there, progress=False)
 
 
-def test_what_cannot_be_copied_is_told(lite: str, tmp_path: Path) -> None:
+def test_what_cannot_be_copied_is_reported(lite: str, tmp_path: Path) -> None:
     path = make_map(tmp_path / "town.gpkg", 1)
     with pytest.raises(ArgumentError, match="cannot be copied to itself"):
         copy_map(path, path)

@@ -170,7 +170,7 @@ def test_values_of_photos_are_checked_and_named(
     assert (report.photos, len(report.notes)) == (4, 1)
 
 
-def test_all_bad_values_are_listed_at_once_and_can_be_deleted_as_told(town: Path) -> None:
+def test_all_bad_values_are_listed_at_once_and_can_be_deleted_as_advised(town: Path) -> None:
     change(
         town, "UPDATE photos SET heading_deg = 9e999 WHERE fid IN (2, 4); UPDATE photos SET geom = 'x' WHERE fid = 5"
     )

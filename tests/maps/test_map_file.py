@@ -118,7 +118,7 @@ def test_descriptors_come_back(tmp_path: Path, storage: str) -> None:
 
 
 @pytest.mark.parametrize("storage", sorted(PACKINGS))
-def test_packed_sizes_are_as_said_and_zeros_survive(storage: str) -> None:
+def test_packed_sizes_are_as_documented_and_zeros_survive(storage: str) -> None:
     packing = PACKINGS[storage]
     vectors = np.concatenate([unit_vectors(3), np.zeros((1, DIM), dtype=np.float32)])
     blobs = packing.pack(vectors)
@@ -521,7 +521,7 @@ def break_map(path: Path, sql: str) -> None:
         ("PRAGMA application_id = 7", "SQLite file but not a map"),
     ],
 )
-def test_what_is_almost_a_map_is_told_so(tmp_path: Path, sql: str, said: str) -> None:
+def test_what_is_almost_a_map_is_reported(tmp_path: Path, sql: str, said: str) -> None:
     path = make_map(tmp_path / "town.gpkg", 1)
     break_map(path, sql)
     with pytest.raises(MapError, match=said):
@@ -576,7 +576,7 @@ def without_rights() -> Iterator[None]:
         os.seteuid(0)
 
 
-def test_a_map_without_permission_is_told_so(tmp_path: Path, request: pytest.FixtureRequest) -> None:
+def test_a_map_without_permission_is_reported(tmp_path: Path, request: pytest.FixtureRequest) -> None:
     folder = Path(tempfile.mkdtemp())  # unlike `tmp_path`, in a folder that anybody may search
     try:
         folder.chmod(0o755)
@@ -595,12 +595,12 @@ def test_a_map_without_permission_is_told_so(tmp_path: Path, request: pytest.Fix
 
 
 @pytest.mark.skipif(sys.platform != "linux", reason="a file whose bytes cannot be read")
-def test_a_map_whose_bytes_cannot_be_read_is_told_so() -> None:
+def test_a_map_whose_bytes_cannot_be_read_is_reported() -> None:
     with pytest.raises(MapError, match="cannot be read: input/output error"):
         open_map_file("/proc/self/mem")
 
 
-def test_a_nul_in_the_name_of_a_map_is_told_so(tmp_path: Path) -> None:
+def test_a_nul_in_the_name_of_a_map_is_reported(tmp_path: Path) -> None:
     for use in (open_map_file, lambda path: open_or_create_store(path, TINY)):
         with pytest.raises(MapError, match="null"):
             use(f"{tmp_path}/a\0b.gpkg")
@@ -621,7 +621,7 @@ def test_a_format_that_was_set_back_is_named(tmp_path: Path, make: Callable[[Pat
     assert verify_map(path) == []
 
 
-def test_what_is_no_map_is_told_so(tmp_path: Path) -> None:
+def test_what_is_not_a_map_is_reported(tmp_path: Path) -> None:
     with pytest.raises(
         MapError, match=r'town\.gpkg does not exist: build one with "sareloc map build PHOTOS --out town.gpkg"'
     ):
@@ -637,7 +637,7 @@ def test_what_is_no_map_is_told_so(tmp_path: Path) -> None:
         open_map_file(text)
 
 
-def test_a_truncated_map_is_told_so(tmp_path: Path) -> None:
+def test_a_truncated_map_is_reported(tmp_path: Path) -> None:
     path = make_map(tmp_path / "town.gpkg", 500)
     cut = tmp_path / "cut.gpkg"
     shutil.copy(path, cut)

@@ -192,7 +192,7 @@ def test_a_map_with_another_whitening_is_not_copied_into(model: PlaceModel, town
         copy_map(town, other)
 
 
-def test_fewer_photos_than_dimensions_are_said_and_keep_all_distances(
+def test_fewer_photos_than_dimensions_are_reported_and_keep_all_distances(
     model: PlaceModel, photos: list[Path], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(writer, "WHITENING_POWER", 0.0)

@@ -57,7 +57,7 @@ def test_files_are_no_addresses(given: str) -> None:
         ("milvus://host/city?shards=2", r"only index=NAME"),
     ],
 )
-def test_what_is_none_is_told(given: str, said: str) -> None:
+def test_invalid_values_are_reported(given: str, said: str) -> None:
     assert not store_class(given).is_file
     with pytest.raises(ArgumentError, match=said):
         read_milvus_address(given)

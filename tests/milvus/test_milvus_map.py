@@ -15,8 +15,7 @@ from tests.maps.test_map_file import TINY, make_map, photo
 
 from sareloc.errors import ArgumentError, MapError
 from sareloc.geo import distance_m, ecef_from_wgs84
-from sareloc.localize import Calibration, Condition, Localizer, Search
-from sareloc.localize.calibrate import calibrate
+from sareloc.localize import Calibration, Condition, Localizer, Search, calibrate
 from sareloc.localize.condition import search_centred
 from sareloc.maps import (
     Area,

@@ -75,7 +75,7 @@ def test_nothing_outside_can_reach_it(server: LoopbackMilvus) -> None:
 
 
 @pytest.mark.parametrize("token", ["", "root:wrong"])
-def test_who_it_does_not_know_is_told(address: str, token: str, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_an_unknown_user_is_reported(address: str, token: str, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("MILVUS_TOKEN", token)
     with pytest.raises(MapError, match=r"authentication.*MILVUS_TOKEN"):
         PlaceMap(f"{address}/city")

@@ -415,7 +415,7 @@ def test_pickles_are_refused_by_content_and_by_name(model: PlaceModel, tmp_path:
             open_checkpoint(tmp_path / name)
 
 
-def test_a_safetensors_header_that_begins_like_a_pickle_is_none(tmp_path: Path) -> None:
+def test_a_safetensors_header_that_begins_like_a_pickle_is_not_one(tmp_path: Path) -> None:
     """Its first eight bytes are a length: 0x0280 has the first two bytes of a pickle."""
     for padding in range(1000):
         save_file({"w": torch.zeros(1)}, tmp_path / "w.safetensors", {"p": "x" * padding})

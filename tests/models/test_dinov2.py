@@ -160,7 +160,7 @@ def test_the_same_generator_draws_the_same_weights() -> None:
         assert not first[name].equal(other[name])
 
 
-def test_what_a_transformer_cannot_do_is_said() -> None:
+def test_what_a_transformer_cannot_do_is_reported() -> None:
     with pytest.raises(ArgumentError, match="salad needs a transformer's class token, which resnet18 does not have"):
         make_model("resnet18", "salad")
     with pytest.raises(ArgumentError, match=r"salad with 64 clusters .* 5 x 5 = 25: use larger images"):

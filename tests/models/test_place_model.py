@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import io
 import json
 import subprocess
 import sys
@@ -32,7 +33,7 @@ from sareloc.models import (
     make_model,
 )
 from sareloc.models.place_model import model_from_spec
-from sareloc.photos import ImageRecord
+from sareloc.photos import ImageRecord, read_image
 
 FULL: Precision = "float32"
 
@@ -115,8 +116,9 @@ def test_images_are_taken_as_paths_bytes_and_records_too(tmp_path: Path) -> None
     Image.fromarray(photo(120, 200)).save(path)
     same([path, str(path), path.read_bytes(), ImageRecord("front/1", path)], [photo(120, 200)] * 4, model)
     pixels = photo(120, 200)
-    for alone in (path, str(path), path.read_bytes(), pixels, Image.fromarray(pixels), ImageRecord("front/1", path)):
-        with pytest.raises(ArgumentError, match="a single one"):
+    in_memory = (path.read_bytes(), io.BytesIO(path.read_bytes()), pixels, Image.fromarray(pixels), read_image(path))
+    for alone in (path, str(path), *in_memory, ImageRecord("front/1", path)):
+        with pytest.raises(ArgumentError, match=r"a single one .*encode\(\[image\]\)"):
             model.encode(alone)
 
 

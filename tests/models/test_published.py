@@ -209,7 +209,7 @@ def test_a_mat_file_of_another_structure_is_explained(vgg: State, tmp_path: Path
         load_published(tmp_path / "c.mat")
 
 
-def test_a_matlab_73_file_is_told_from_damage(tmp_path: Path) -> None:
+def test_a_matlab_73_file_is_distinguished_from_a_damaged_one(tmp_path: Path) -> None:
     h5py = pytest.importorskip("h5py")
     with h5py.File(tmp_path / "new.mat", "w", userblock_size=512) as file:
         file["net"] = 1

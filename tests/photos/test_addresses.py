@@ -4,9 +4,12 @@ from __future__ import annotations
 
 import hashlib
 import os
+from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
+from typing import Any
 
+import numpy as np
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
@@ -115,3 +118,10 @@ def test_a_view_is_turned_by_its_yaw() -> None:
     unknown = Geotag((1.0, 2.0))
     assert turned(unknown, View(30.0), None) == unknown
     assert turned(unknown, View(30.0), Panorama(200, 100, heading_deg=340.0)) == Geotag((1.0, 2.0), 10.0)
+
+
+@pytest.mark.parametrize("read", [parse_address, image_size, content_digest, file_of, stamp])
+@pytest.mark.parametrize("image", [b"content", np.zeros((8, 8, 3), dtype=np.uint8), None], ids=type)
+def test_an_address_is_a_path_or_text(read: Callable[[Any], object], image: object) -> None:
+    with pytest.raises(ArgumentError, match=f"path.*found {type(image).__name__}"):
+        read(image)

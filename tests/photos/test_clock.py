@@ -44,7 +44,7 @@ def test_offsets(text: str | float, seconds: float) -> None:
 
 
 @pytest.mark.parametrize("text", ["", "-", "s", "abc", "1:30", "00:61:00", "1s2m", "nan", "inf", "1e3", "--3", "1h2x"])
-def test_offsets_that_are_none(text: str) -> None:
+def test_invalid_offsets(text: str) -> None:
     with pytest.raises(ArgumentError, match=r"such as -3\.2s") as error:
         parse_offset(text)
     assert repr(text) in str(error.value)

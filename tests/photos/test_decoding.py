@@ -334,7 +334,7 @@ def test_a_truncated_photo_names_itself(format: str, tmp_path: Path) -> None:
         (b"\0\0\0\x18ftypheic" + b"\0" * 40, "cannot be decoded"),
     ],
 )
-def test_what_is_no_photo(content: bytes, reason: str, tmp_path: Path) -> None:
+def test_what_is_not_a_photo(content: bytes, reason: str, tmp_path: Path) -> None:
     (tmp_path / "photo.jpg").write_bytes(content)
     with pytest.raises(PhotoError, match=r"photo\.jpg: " + reason):
         decode(tmp_path / "photo.jpg")
@@ -365,7 +365,7 @@ def test_permission_denied(tmp_path: Path) -> None:
         decode(path)
 
 
-def test_permission_denied_is_said_so(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_permission_denied_is_reported(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """As above, for those who run the tests as root: the system's refusal is all that is made up."""
 
     def refuse(*_: object) -> None:

@@ -149,7 +149,7 @@ def test_a_table_in_which_some_paths_are_right_is_not_matched_by_file_name(tmp_p
     assert "1 row (b.jpg)" in result.notes[0]
 
 
-def test_a_table_that_names_none_of_the_photos_is_said_with_an_example(tmp_path: Path) -> None:
+def test_a_table_that_names_none_of_the_photos_is_reported_with_an_example(tmp_path: Path) -> None:
     save(tmp_path / "photo.jpg")
     (tmp_path / "geotags.csv").write_text("file,lat,lon\nIMG_1.jpg,52.1,0\nIMG_2.jpg,52.2,0\n")
     (note,) = find_geotagged(tmp_path).notes

@@ -200,7 +200,7 @@ def positions(rows: dict[str, tuple[float, float]]) -> str:
     return "file,lat,lon\n" + "".join(f"{file},{lat},{lon}\n" for file, (lat, lon) in rows.items())
 
 
-def test_positions_far_from_the_others_are_said(tmp_path: Path) -> None:
+def test_positions_far_from_the_others_are_reported(tmp_path: Path) -> None:
     town = {f"{number}.jpg": (52.2 + number / 1000, 0.12) for number in range(20)}
     odd = {"swapped.jpg": (0.12, 52.2), "far.jpg": (12.0, -50.0)}
     table = read_geotag_table(write(tmp_path, "geotags.csv", positions({**town, **odd})))

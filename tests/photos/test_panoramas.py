@@ -81,7 +81,7 @@ def test_the_geotag_of_a_view_is_that_of_the_photo_turned_by_its_yaw(tmp_path: P
     assert headings == [20.0, 10.0, None]
 
 
-def test_an_ordinary_photo_is_none(tmp_path: Path) -> None:
+def test_an_ordinary_photo_is_not_a_panorama(tmp_path: Path) -> None:
     path = tmp_path / "photo.jpg"
     Image.new("RGB", (64, 32)).save(path, xmp=b"<x:xmpmeta xmlns:x='adobe:ns:meta/'><broken")
     assert read_panorama(path) is None
@@ -125,7 +125,7 @@ def test_a_photo_stored_sideways_has_its_upright_size(tmp_path: Path) -> None:
         ({"heading": ""}, "PoseHeadingDegrees is '', expected a number"),
     ],
 )
-def test_malformed_tags_are_said(tmp_path: Path, tags: dict[str, object], says: str) -> None:
+def test_malformed_tags_are_reported(tmp_path: Path, tags: dict[str, object], says: str) -> None:
     with pytest.raises(PhotoError, match=r"pano\.jpg: its GPano tags cannot be used: ") as error:
         read(tmp_path, **tags)
     assert says in error.value.reason
@@ -143,14 +143,14 @@ def test_malformed_tags_are_said(tmp_path: Path, tags: dict[str, object], says: 
         (b"<a>" * 200 + gpano_xmp() + b"</a>" * 200, "100 levels"),
     ],
 )
-def test_xmp_that_cannot_be_trusted_is_said(tmp_path: Path, xmp: bytes, says: str) -> None:
+def test_xmp_that_cannot_be_trusted_is_reported(tmp_path: Path, xmp: bytes, says: str) -> None:
     path = save_panorama(tmp_path / "pano.jpg", BLACK, xmp=xmp)
     with pytest.raises(PhotoError, match=says):
         read_panorama(path)
 
 
 @pytest.mark.parametrize("suffix", [".webp", ".avif"])
-def test_a_packet_of_many_elements_is_said_before_it_is_read_whole(tmp_path: Path, suffix: str) -> None:
+def test_a_packet_of_many_elements_is_refused_before_all_of_it_is_read(tmp_path: Path, suffix: str) -> None:
     xmp = gpano_xmp().replace(b"</rdf:RDF>", b"<a/>" * 2_000_000 + b"</rdf:RDF>")
     path = save_panorama(tmp_path / f"pano{suffix}", BLACK, xmp=xmp)
     with pytest.raises(PhotoError, match="more than 500,000 elements"):
@@ -158,7 +158,7 @@ def test_a_packet_of_many_elements_is_said_before_it_is_read_whole(tmp_path: Pat
 
 
 @pytest.mark.parametrize("number", ["nan", "inf", "-inf", "1e999", "1" * 5000, "9" * 300])
-def test_numbers_that_are_none_are_said(tmp_path: Path, number: str) -> None:
+def test_invalid_numbers_are_reported(tmp_path: Path, number: str) -> None:
     with pytest.raises(PhotoError, match="GPano"):
         read(tmp_path, full_width=number)
     with pytest.raises(PhotoError, match="GPano"):

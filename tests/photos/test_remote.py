@@ -76,7 +76,7 @@ def test_what_cannot_be_reached_says_so(tmp_path: Path) -> None:
         find_remote_photos("gs://bucket")
 
 
-def test_an_address_is_told_from_a_path() -> None:
+def test_an_address_is_distinguished_from_a_path() -> None:
     assert is_url("s3://bucket/photos")
     assert is_url("zip://a::file:///b.zip")
     assert not is_url(Path("photos"))

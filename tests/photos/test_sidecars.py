@@ -92,7 +92,7 @@ def test_names_are_never_longer_than_takeout_makes_them(stem: str) -> None:
         assert len(name) <= LONGEST_STEM + len(".json") + len(f"({number}")
 
 
-def test_long_names_that_takeout_cuts_to_the_same_are_told_apart_by_title(tmp_path: Path) -> None:
+def test_long_names_that_takeout_cuts_to_the_same_are_distinguished_by_title(tmp_path: Path) -> None:
     start = "wedding of two people in the old town hall, no"
     assert len(start) == LONGEST_STEM
     photos = [f"{start} {word}.jpg" for word in ("1", "2", "3", "4")]

@@ -90,13 +90,13 @@ READERS: dict[str, Callable[[Path], object]] = {
 
 
 @pytest.mark.parametrize("name", READERS)
-def test_it_is_said_that_this_is_no_regular_file(special: Callable[[str], Path], name: str) -> None:
+def test_what_is_not_a_regular_file_is_reported(special: Callable[[str], Path], name: str) -> None:
     path = special(name)
     with pytest.raises(SarelocError, match=f"{re.escape(str(path))}.*(is not a regular file|is a folder)"):
         READERS[name](path)
 
 
-def test_a_config_or_history_that_is_no_regular_file_is_said(special: Callable[[str], Path]) -> None:
+def test_a_config_or_history_that_is_not_a_regular_file_is_reported(special: Callable[[str], Path]) -> None:
     path = special("a.toml")
     with pytest.raises(OSError, match=r"is not a regular file|is a folder") as error:
         read_config(path)
@@ -105,7 +105,7 @@ def test_a_config_or_history_that_is_no_regular_file_is_said(special: Callable[[
         read_history(path)
 
 
-def test_a_sidecar_that_is_no_regular_file_is_none(special: Callable[[str], Path], tmp_path: Path) -> None:
+def test_a_sidecar_that_is_not_a_regular_file_is_ignored(special: Callable[[str], Path], tmp_path: Path) -> None:
     Image.new("RGB", (8, 8)).save(tmp_path / "a.jpg")
     for name in ("a.jpg.json", "a.jpg.supplemental-metadata.json", "a.jpg.xmp", "a.xmp"):
         special(name)
@@ -119,7 +119,7 @@ def test_what_only_looks_at_a_file_says_no(special: Callable[[str], Path]) -> No
     assert not is_truncated(path)
 
 
-def test_as_a_folder_of_photos_it_is_said(tmp_path: Path) -> None:
+def test_as_a_folder_of_photos_it_is_reported(tmp_path: Path) -> None:
     make_pipe(tmp_path / "a.jpg")
     with pytest.raises(SarelocError, match="is not a regular file or folder"):
         find_photos(tmp_path / "a.jpg")

@@ -226,7 +226,7 @@ def test_a_document_type_is_refused(encoding: str, tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("encoding", ["nonsense", "zlib", "hex", "rot13", "base64", "utf-7"])
-def test_an_unknown_encoding_is_said(encoding: str, tmp_path: Path) -> None:
+def test_an_unknown_encoding_is_reported(encoding: str, tmp_path: Path) -> None:
     with pytest.raises(DatasetError, match=f"encoding is '{encoding}'"):
         read_track(write(tmp_path / "a.gpx", gpx(north(3)).replace("UTF-8", encoding)))
 

@@ -178,7 +178,7 @@ def test_the_display_matrix_makes_frames_upright(tmp_path: Path, matrix: tuple[i
     assert number_in(decode_frame(path, 0.0, size=longest_side(48))) == 5
 
 
-def test_rotation_is_told_clockwise(tmp_path: Path) -> None:
+def test_rotation_is_clockwise(tmp_path: Path) -> None:
     one = 1 << 16
     path = write_video(tmp_path / "portrait.mov", [0, 40], display_matrix=[0, one, 0, -one, 0, 0, 0, 0, 1 << 30])
     video = read_video(path)

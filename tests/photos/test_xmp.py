@@ -223,7 +223,7 @@ def test_what_other_programs_write(tmp_path: Path, xmp: str, heading: float | No
 
 
 @pytest.mark.parametrize("position", ["52,12.15E", "91,0.0N", "52,61.0N", "52.2025", "0,0.0N", "", "x" * 100])
-def test_an_invalid_position_is_none(tmp_path: Path, position: str) -> None:
+def test_an_invalid_position_is_no_geotag(tmp_path: Path, position: str) -> None:
     xmp = LIGHTROOM.replace("52,12.15S", position)
     (tmp_path / "a.xmp").write_text(xmp.replace("0,7.5W", "0,0.0W") if position == "0,0.0N" else xmp)
     assert read_sidecar_geotag(tmp_path / "a.jpg") is None

@@ -182,7 +182,7 @@ def test_only_the_token_opens(own_client: httpx.Client, own_folder: Path) -> Non
     assert own_client.delete("/photos/1", headers=ALLOWED).status_code == 204
 
 
-def test_without_a_token_nobody_adds_or_removes(client: httpx.Client, street_folder: Path) -> None:
+def test_without_a_token_nothing_is_added_or_removed(client: httpx.Client, street_folder: Path) -> None:
     photo = (street_folder / "queries" / "q05.jpg").read_bytes()
     for headers in ({}, ALLOWED, {"Authorization": "Bearer None"}):
         assert client.post("/photos", files={"photos": photo}, headers=headers).status_code == 403

@@ -85,7 +85,7 @@ def alive(client: httpx.Client, street_folder: Path) -> object:
 
 @pytest.mark.parametrize("route", ["/localize", "/heatmap"])
 @pytest.mark.parametrize("name", NO_PHOTOS)
-def test_what_is_no_photo_is_refused(client: httpx.Client, alive: None, name: str, route: str) -> None:
+def test_what_is_not_a_photo_is_refused(client: httpx.Client, alive: None, name: str, route: str) -> None:
     answer = client.post(route, content=NO_PHOTOS[name])
     assert answer.status_code == (422 if NO_PHOTOS[name] else 400)
     told = answer.json()
@@ -98,7 +98,7 @@ def test_what_is_no_photo_is_refused(client: httpx.Client, alive: None, name: st
 
 
 @pytest.mark.parametrize("name", NO_PHOTOS)
-def test_what_is_no_photo_stands_in_a_forms_answer(client: httpx.Client, alive: None, name: str) -> None:
+def test_what_is_not_a_photo_is_reported_in_the_answer_to_a_form(client: httpx.Client, alive: None, name: str) -> None:
     answer = client.post("/localize", files={"photos": ("a.jpg", NO_PHOTOS[name])})
     assert answer.status_code == 200
     ((told),) = answer.json()["fixes"]
@@ -116,7 +116,7 @@ def test_a_photo_is_known_by_its_content_whatever_its_type_says(
 
 
 @pytest.mark.parametrize("kind", ["text/plain", "application/json", "image/jpeg"])
-def test_a_wrong_content_type_makes_no_photo_of_text(client: httpx.Client, alive: None, kind: str) -> None:
+def test_text_with_the_content_type_of_a_photo_is_refused(client: httpx.Client, alive: None, kind: str) -> None:
     assert client.post("/localize", content=b'{"a": 1}', headers={"Content-Type": kind}).status_code == 422
 
 
@@ -142,7 +142,7 @@ def test_a_wrong_content_type_makes_no_photo_of_text(client: httpx.Client, alive
         b'--x\r\nContent-Disposition: form-data; name="\xff\xfe.\xad"; filename="\xff"\r\n\r\ntext\r\n--x--\r\n',
     ],
 )
-def test_forms_that_are_none(client: httpx.Client, alive: None, kind: str, body: bytes) -> None:
+def test_malformed_forms_are_refused(client: httpx.Client, alive: None, kind: str, body: bytes) -> None:
     answer = client.post("/localize", content=body, headers={"Content-Type": kind})
     assert answer.status_code == 400
     assert answer.headers["content-type"] == "application/problem+json"

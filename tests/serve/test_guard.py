@@ -159,7 +159,7 @@ def test_an_answer_is_whole_also_when_time_runs_out_behind_it(
     assert caplog.records == []
 
 
-def test_a_client_that_goes_away_harms_nobody(strict: httpx.Client) -> None:
+def test_a_client_that_disconnects_does_not_affect_others(strict: httpx.Client) -> None:
     for _ in range(5):
         with connect(strict) as connection:
             connection.sendall(post(1000, b"\xff\xd8\xff"))
@@ -250,7 +250,7 @@ def test_the_tiles_that_were_asked_for_are_allowed(street_folder: Path, tiles: s
         assert f"img-src 'self' data: blob: {origin};" in answer.headers["content-security-policy"]
 
 
-def test_a_service_answers_only_to_the_names_it_was_told(street_folder: Path) -> None:
+def test_a_service_answers_only_to_its_host_names(street_folder: Path) -> None:
     """Else a web page whose name is made to point to this machine could read the map."""
     serving = ServeConfig(allow_host=("Places.example.org", "192.0.2.7", "2001:db8::1"))
     with street_client(street_folder / "street.gpkg", config=serving) as client:
@@ -264,7 +264,7 @@ def test_a_service_answers_only_to_the_names_it_was_told(street_folder: Path) ->
         assert "evil.example.org" in answers[0].json()["detail"]
 
 
-def test_the_names_are_loopback_unless_told(client: httpx.Client, street_folder: Path) -> None:
+def test_the_default_host_names_are_loopback(client: httpx.Client, street_folder: Path) -> None:
     hosts = ("localhost", "127.0.0.1", "[::1]", "192.0.2.7", "evil.example.org")
     assert [client.get("/health", headers={"Host": host}).status_code for host in hosts] == [200] * 3 + [421] * 2
     with street_client(street_folder / "street.gpkg", config=ServeConfig(allow_host=("*",))) as unchecked:

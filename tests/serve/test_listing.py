@@ -46,7 +46,7 @@ def test_files_are_found_by_id() -> None:
     assert listing().file_of(1) is None
 
 
-def test_headings_and_times_are_told(own_folder: Path) -> None:
+def test_headings_and_times_are_in_the_answer(own_folder: Path) -> None:
     from PIL import Image
 
     from sareloc.photos import exif_bytes

@@ -52,7 +52,7 @@ def serving(*words: str | Path, **environment: str) -> Iterator[tuple[subprocess
         process.stderr.close()
 
 
-def test_a_process_serves_and_ends_when_told(own_folder: Path, checkpoint: Path) -> None:
+def test_a_process_serves_and_ends_at_a_signal(own_folder: Path, checkpoint: Path) -> None:
     words = (own_folder / "street.gpkg", "--model", checkpoint, "--port", "0", "--max-files", "2", "--name", "Here")
     with serving(*words, SARELOC_TOKEN="from-the-environment") as (process, address):
         told = httpx.get(f"{address}/settings", timeout=DEADLINE_S).json()
@@ -164,7 +164,7 @@ def test_binding_wider_without_a_token_warns(
         assert capsys.readouterr().err == ""
 
 
-def test_photos_that_are_not_shown_are_told_with_the_option_that_shows_them(
+def test_photos_that_are_not_shown_are_reported_with_the_option_that_shows_them(
     street_folder: Path,
     checkpoint: Path,
     started: dict[str, object],
@@ -192,7 +192,7 @@ def test_binding_wider_needs_a_name(host: str, street_folder: Path) -> None:
 
 
 @pytest.mark.slow
-def test_a_wide_service_answers_to_the_names_it_was_told(street_folder: Path, checkpoint: Path) -> None:
+def test_a_service_on_all_interfaces_answers_to_its_host_names(street_folder: Path, checkpoint: Path) -> None:
     words = (street_folder / "street.gpkg", "--model", checkpoint, "--port", "0", "--host", "0.0.0.0", "--token", "t")
     with serving(*words, "--allow-host", "places.example.org") as (_, shown):
         assert shown.startswith("http://places.example.org:")  # 0.0.0.0 is nobody's name

@@ -128,7 +128,7 @@ def test_a_smaller_dimension_is_cut_from_the_starts_whitening() -> None:
     np.testing.assert_allclose(model.encode(pixels, precision="float32"), wanted, atol=1e-5)
 
 
-def test_more_dimensions_than_the_photos_allow_are_said(capsys: pytest.CaptureFixture[str]) -> None:
+def test_more_dimensions_than_the_photos_allow_are_reported(capsys: pytest.CaptureFixture[str]) -> None:
     model = whitened_model(50)
     train(model, tiny_dataset(), replace(CONFIG, dim=60, epochs=1), validation=tiny_dataset(9), progress=False)
     assert model.dim == 50

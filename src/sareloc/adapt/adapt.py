@@ -1,4 +1,4 @@
-"""Adapting a map to its city: what is learnt from its own photos, proved, and written to a new map."""
+"""Adapting a map to its city: it learns from its own photos, is tested on parts held out, and written to a new map."""
 
 from __future__ import annotations
 
@@ -10,15 +10,16 @@ from collections.abc import Callable, Sequence
 from contextlib import ExitStack
 from dataclasses import asdict, dataclass, replace
 from pathlib import Path
-from typing import NoReturn
+from typing import Any, NoReturn
 
 import numpy as np
 import torch
 
 from sareloc.adapt.compare import check_features, compare_photos
+from sareloc.adapt.gains import Answers, Fits, HeldOutGains, objection, recall_gains, verified_answers
 from sareloc.adapt.geotags import GeotagCheck, find_suspicious
 from sareloc.adapt.learn import Pairs, Queries, choose_step, fit_steps
-from sareloc.adapt.material import (
+from sareloc.adapt.training_data import (
     CELL_M,
     RELIT,
     Placed,
@@ -32,7 +33,6 @@ from sareloc.adapt.material import (
     sources_of,
     verified_pairs,
 )
-from sareloc.adapt.proof import INTERVAL, Answers, Proved, recall_answers, verified_answers
 from sareloc.arrays import Bools, Floats, Ints, Vectors
 from sareloc.errors import ArgumentError, MapError
 from sareloc.files import write_atomically
@@ -57,8 +57,8 @@ FOLDS = 3
 """Parts of the area; each is held out once, and the adaptation that is fitted on the others is tested on it."""
 ASKED = 300
 """At most so many queries of each kind choose the strength."""
-PROVED = 1000
-"""At most so many queries of each kind prove the gain of recall@1."""
+TESTED = 1000
+"""At most so many held-out queries of each kind measure the gain of recall@1."""
 ANSWERED = 60
 """At most so many queries of each kind are localized with verification, before and after."""
 MANY_PAIRS = 20_000
@@ -89,17 +89,22 @@ class AdaptReport:
     """Of the aggregated local features, beside the descriptor."""
     directions: int
     """Of the search vector that were shortened."""
-    proved: tuple[Proved, ...]
-    """On the part of the area that was held out."""
+    held_out: tuple[HeldOutGains, ...]
+    """On the parts of the area that were held out."""
     mean_gain: tuple[float, float, float]
     """The mean gain of recall@1 over kinds of queries in points, and its 95 % interval."""
-    kept_because: str | None
-    """Why the start is kept; None: the adapted map was written."""
+    rejected_because: str | None
+    """Why no adapted map was written; None: it was."""
     geotags: GeotagCheck
     seconds: float
     notes: tuple[str, ...]
     map: str | None
     """The adapted map."""
+
+    def to_json(self) -> dict[str, Any]:
+        """The fields; until the next version also by two former names, `proved` and `kept_because`."""
+        fields = asdict(self)
+        return fields | {"proved": fields["held_out"], "kept_because": self.rejected_because}
 
 
 def adapt_map(
@@ -171,28 +176,28 @@ def adapt_map(
     folds = rng.permutation(int(max(cells.max(initial=0), placed_cells.max(initial=0))) + 1) % FOLDS
     fits: list[tuple[Step | None, list[tuple[Source, Queries, Ints]]]] = []  # of each fold, and the queries in it
     for fold in range(FOLDS):
-        inside = [(one, *_queries(localizer, one, folds == fold, PROVED // FOLDS)) for one in sources]
+        inside = [(one, *_queries(localizer, one, folds == fold, TESTED // FOLDS)) for one in sources]
         step = _fit_best(localizer, pairs, sources, vectors, folds, folds != fold)
         fits.append((step, [(one, queries, rows) for one, queries, rows in inside if len(queries)]))
-    proved, mean = _prove_recall(fits, vectors, dim, rng)
-    kept_because = _objection(proved, mean)
-    if kept_because is None:
+    gains, mean = recall_gains(fits, vectors, dim, rng)
+    rejected_because = objection(gains, mean)
+    if rejected_because is None:
         say(f"recall@1 rises by {mean[0]:.1f} points in parts of the area that were held out: localizing photos there")
-        proved = _prove_answers(proved, fits, localizer, work / "trial", rng)
-        kept_because = _objection(proved, mean)
-    step = None if kept_because else _fit_best(localizer, pairs, sources, vectors, folds, folds >= 0)
-    if step is None and kept_because is None:
-        kept_because = "no change is better on the whole area, although some are on parts of it"
+        gains = _answer_gains(gains, fits, localizer, work / "trial", rng)
+        rejected_because = objection(gains, mean)
+    step = None if rejected_because else _fit_best(localizer, pairs, sources, vectors, folds, folds >= 0)
+    if step is None and rejected_because is None:
+        rejected_because = "no change is better on the whole area, although some are on parts of it"
     report = AdaptReport(
         len(place_map), count, look_alikes(localizer, compared), placed.given, len(placed.photos), len(relit),
-        1.0 if step is None else step.weight, 0 if step is None else len(step.factors), tuple(proved), mean,
-        kept_because, geotags, time.monotonic() - began, _notes(place_map, relit), None,
+        1.0 if step is None else step.weight, 0 if step is None else len(step.factors), tuple(gains), mean,
+        rejected_because, geotags, time.monotonic() - began, _notes(place_map, relit), None,
     )  # fmt: skip
     if step is not None:
         result = work / "result"
-        _write(place_map.path, result / place_map.path.name, step)
+        write_adapted(place_map.path, result / place_map.path.name, step)
         report = replace(report, map=str(target / place_map.path.name), seconds=time.monotonic() - began)
-        write_atomically(result / REPORT, json.dumps(asdict(report)).encode())
+        write_atomically(result / REPORT, json.dumps(report.to_json()).encode())
         os.replace(result, target)
     shutil.rmtree(work, ignore_errors=True)
     return report
@@ -285,38 +290,16 @@ def _fit_best(
     return None if option is None else dict(fit_steps(learnt, vectors, dim, option[1]))[option[0]]
 
 
-Fits = Sequence[tuple[Step | None, Sequence[tuple[Source, Queries, Ints]]]]
-"""Of each fold: the adaptation by the others, None if no change is better there, and the queries in it with their rows.
-Queries of a fold without a change count, as no gain."""
-
-
-def _prove_recall(
-    fits: Fits, vectors: Vectors, dim: int, rng: np.random.Generator
-) -> tuple[list[Proved], tuple[float, float, float]]:
-    """The gains of recall@1 of each kind of queries, and their mean with its interval."""
-    parts: dict[str, list[Answers]] = {}
-    for step, inside in fits:
-        for source, queries, _ in inside:
-            change = None if step is None else Adaptation(dim, (step,))
-            parts.setdefault(source.kind, []).append(recall_answers(queries, vectors, change))
-    gains = {kind: Answers.join(found).gain(rng) for kind, found in parts.items()}
-    proved = [Proved(kind, gain, None, None) for kind, (gain, _) in gains.items()]
-    if not proved:
-        return [], (0.0, 0.0, 0.0)
-    low, high = np.percentile(np.mean([drawn for _, drawn in gains.values()], axis=0), INTERVAL).tolist()
-    return proved, (float(np.mean([one.recall_1.after - one.recall_1.before for one in proved])), low, high)
-
-
-def _prove_answers(
-    proved: Sequence[Proved], fits: Fits, localizer: Localizer, folder: Path, rng: np.random.Generator
-) -> list[Proved]:
+def _answer_gains(
+    gains: Sequence[HeldOutGains], fits: Fits, localizer: Localizer, folder: Path, rng: np.random.Generator
+) -> list[HeldOutGains]:
     """The same with the gains of correct answers and of rejections, by maps that are written to a folder."""
     parts: dict[str, list[tuple[Answers, Answers]]] = {}
     for step, inside in fits:
         with ExitStack() as opened:
             after = None
             if step is not None:
-                written = _write(localizer.place_map.path, folder / localizer.place_map.path.name, step)
+                written = write_adapted(localizer.place_map.path, folder / localizer.place_map.path.name, step)
                 trial = opened.enter_context(PlaceMap(written))
                 adapted = Localizer(localizer.model, trial, localizer.search, workers=localizer.workers)
                 after = (adapted, Adaptation(trial.manifest.dim, (step,)))
@@ -326,7 +309,7 @@ def _prove_answers(
                 if found is not None:
                     parts.setdefault(source.kind, []).append(found)
     completed = []
-    for one in proved:
+    for one in gains:
         if judged := parts.get(one.kind):
             answered, rejected = (Answers.join([part[i] for part in judged]).gain(rng)[0] for i in range(2))
             completed.append(replace(one, answered=answered, rejected=rejected))
@@ -335,18 +318,7 @@ def _prove_answers(
     return completed
 
 
-def _objection(proved: Sequence[Proved], mean: tuple[float, float, float]) -> str | None:
-    """Why the start is kept; None: the adaptation is better."""
-    if not proved or mean[1] <= 0:
-        return f"the gain of recall@1 in the held-out part is not sure: {mean[0]:+.1f} points, at least {mean[1]:+.1f}"
-    for one in proved:
-        for gain, what in ((one.recall_1, "recall@1"), (one.answered, "correct answers"), (one.rejected, "rejections")):
-            if gain is not None and gain.high < 0:
-                return f"{what} of {one.kind} fall, from {gain.before:.1f} to {gain.after:.1f} %"
-    return None
-
-
-def _write(source: Path, target: Path, step: Step) -> Path:
+def write_adapted(source: Path, target: Path, step: Step) -> Path:
     """A copy of a map whose search vectors are changed by one more step."""
     shutil.rmtree(target.parent, ignore_errors=True)
     copy_map(source, target, progress=False)

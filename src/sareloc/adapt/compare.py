@@ -14,7 +14,7 @@ from pathlib import Path
 
 import numpy as np
 
-from sareloc.adapt.keep import Arrays, in_chunks
+from sareloc.adapt.result_files import Arrays, in_chunks
 from sareloc.arrays import Bools, Floats, Ints, Vectors
 from sareloc.encode import Encoded
 from sareloc.encode.encoder import single_threads

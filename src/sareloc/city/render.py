@@ -141,7 +141,7 @@ def _lay(air: Air, rows: Tensor, used: Tensor, column: Tensor, row: Tensor, colo
 def draw_views(scene: Scene, view: View, grid: Grid) -> Tensor:
     """Images (B, 3, height, width) uint8: rasterize, shade, composite sprites, expose."""
     air, b = Air(scene, view.moment), len(view.eye)
-    ids, numbers, lists, counts, wall = _candidates(scene, view, grid)
+    ids, numbers, lists, counts, wall = visible_quads(scene, view, grid)
     order = None if scene.dense else torch.argsort(counts[0], descending=True, stable=True)
     here = grid if order is None else grid.take(order)
     if order is not None:
@@ -164,7 +164,7 @@ def draw_views(scene: Scene, view: View, grid: Grid) -> Tensor:
     return fused(expose)(air, view.seed, light).to(torch.uint8)
 
 
-def _candidates(scene: Scene, view: View, grid: Grid) -> tuple[Tensor, Tensor, Tensor, Tensor, Tensor]:
+def visible_quads(scene: Scene, view: View, grid: Grid) -> tuple[Tensor, Tensor, Tensor, Tensor, Tensor]:
     """The potentially visible quads: their rows in the scene's columns (B, K), their numbers (B, K, 11), and the lists
     of them per tile (see `tile_lists`)."""
     fixed, moving = scene.fixed_pieces, scene.moving_pieces.index_select(0, view.moment)
@@ -291,7 +291,7 @@ def draw_scene(scene: Scene, poses: Poses, height: int, width: int) -> Tensor:
     grid = make_grid(height, width, scene.device)
     step = DENSE_BATCH if scene.dense else 1
     rows = np.arange(-(-len(poses) // step) * step) % len(poses)
-    view = _view(poses.take(rows), height, width, scene.device)
+    view = view_of(poses.take(rows), height, width, scene.device)
 
     def part(start: int) -> Tensor:
         with torch.inference_mode():
@@ -317,7 +317,15 @@ def _side_by_side(part: Callable[[int], Tensor], starts: range) -> list[Tensor]:
         torch.set_num_threads(threads)
 
 
-def _view(poses: Poses, height: int, width: int, device: torch.device) -> View:
+def view_of(poses: Poses, height: int, width: int, device: torch.device) -> View:
+    """Rays and projections of cameras.
+
+    Args:
+        poses: of the cameras.
+        height: of the images, in pixels.
+        width: of the images, in pixels.
+        device: of the tensors.
+    """
     frame, f = axes(poses), focal_px(poses, width)
     right, down = frame[:, 1] / f[:, None], -frame[:, 2] / f[:, None]
     start = frame[:, 0] - 0.5 * width * right - 0.5 * height * down

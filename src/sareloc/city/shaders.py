@@ -27,7 +27,7 @@ def shade_panel(
     across, up, letters = paint.repeat_u, paint.repeat_v, paint.letters
     page = paint.page.to(torch.int32)
     lettered = letters > 0
-    x = torch.where(lettered, _letter_at(paint, letters, a), _within(a, across))
+    x = torch.where(lettered, letter_at(paint, letters, a), _within(a, across))
     soft_x = torch.where(lettered, soft_a * letters / GLYPHS, soft_a * across)
     shade, second, third, glass = air.scene.pages.fetch(page, x, _within(1 - b, up), soft_x, soft_b * up)
     size = paint.stain_m.clamp(min=1.0)
@@ -45,7 +45,7 @@ def shade_panel(
     return mix(colour * light.total, pane, glass * (1 - snow)) + colour * (0.5 * paint.glow * air.night)
 
 
-def _letter_at(paint: Paint, letters: Tensor, a: Tensor) -> Tensor:
+def letter_at(paint: Paint, letters: Tensor, a: Tensor) -> Tensor:
     """Coordinates in the page of a sign's face: the cell of the letter at a (see `lettering.pack`)."""
     at = (a * letters).clamp(min=0)
     place = torch.minimum(at.floor(), letters - 1)

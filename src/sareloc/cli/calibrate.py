@@ -14,7 +14,7 @@ from sareloc.cli.options import DEFAULT_LOCALIZER, Json, MapPath, Opened, print_
 from sareloc.wording import plural
 
 if TYPE_CHECKING:
-    from sareloc.localize.calibrate import CalibrationReport
+    from sareloc.localize import CalibrationReport
 
 LISTED = 5
 
@@ -42,7 +42,7 @@ def calibrate_command(
     geotags
         CSV (file, lat, lon) or GeoJSON with the positions of the photos; default: EXIF, sidecars and file names.
     """
-    from sareloc.localize.calibrate import calibrate
+    from sareloc.localize import calibrate
     from sareloc.photos import read_geotag
     from sareloc.photos.collect import list_photos, read_tables
 
@@ -55,8 +55,9 @@ def calibrate_command(
     report = calibrate(options.open(place_map), list(tagged), list(tagged.values()))
     untagged = [str(photo) for photo, tag in tags.items() if tag is None]
     if as_json:
-        unreadable = [str(error) for error in report.unreadable]
-        print(json.dumps(asdict(report) | {"unreadable": unreadable, "untagged": untagged, "estimated": estimated}))
+        left_out = {"unreadable": [*map(str, report.unreadable)], "untagged": untagged, "estimated": estimated}
+        former = {"kept_because": report.rejected_because}  # until the next version
+        print(json.dumps(asdict(report) | former | left_out))
     else:
         print(calibration_table(report, untagged, estimated))
 
@@ -82,8 +83,8 @@ def calibration_table(report: CalibrationReport, untagged: list[str], estimated:
         f"{'on photos that the new one was not fitted on':44}{'before':>10}{'after':>10}",
         *(f"  {name:42}{old:>10}{new:>10}" for name, old, new in rows),
         "the new calibration is better and was stored in the map"
-        if report.kept_because is None
-        else f"nothing was written, the map keeps its calibration ({origin}): {report.kept_because}",
+        if report.rejected_because is None
+        else f"nothing was written, the map keeps its calibration ({origin}): {report.rejected_because}",
     ]
     for verb, photos in (
         (("is in the map", "are in the map"), report.in_map),

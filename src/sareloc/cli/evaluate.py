@@ -136,8 +136,8 @@ def report_table(report: Report) -> str:
         spread = ", ".join(f"{_metres(m)} for {100 * share:g} %" for share, m in report.error_quantiles_m.items())
         lines.append(("error", f"at most {spread} of the queries"))
     if report.queries_without_positives:
-        hopeless = plural(report.queries_without_positives, "query", ("has", "have"))
-        lines.append(("unanswerable", f"{hopeless} no positive: missed"))
+        unanswerable = plural(report.queries_without_positives, "query", ("has", "have"))
+        lines.append(("unanswerable", f"{unanswerable} no positive: missed"))
     return _table([*lines, *_failures(report.failures)])
 
 

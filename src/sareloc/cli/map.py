@@ -355,12 +355,13 @@ def adapt(
     precision: Precision = "auto",
     as_json: Json = False,
 ) -> None:
-    """Learn from the photos of a map how they are best compared, prove it on parts held out, and write an adapted map.
+    """Learn from the photos of a map how they are best compared, test it on parts held out, and write an adapted map.
 
     Photos that geometry verifies as showing the same thing, and relit copies of photos, say what differs between photos
     of one place; the search is made to ignore it. Each third of the area, by position, is held out once: the adapted
-    map is written only if recall@1 there surely rises and neither correct answers nor rejections of absent photos
-    surely fall. The map itself is not changed. If it is interrupted, repeat the command to continue.
+    map is written only if the 95 % interval of the gain of recall@1 there is above zero, and no interval, also of
+    correct answers and of rejections of absent photos, is below zero. The map itself is not changed. If it is
+    interrupted, repeat the command to continue.
 
     Parameters
     ----------
@@ -380,7 +381,7 @@ def adapt(
         map_path, out, photos=list_photos(photos) if photos else (), model=model, seed=seed, device=device,
         precision=precision, workers=workers, say=lambda line: print(f"sareloc: {line}", file=sys.stderr),
     )  # fmt: skip
-    print(json.dumps(asdict(report)) if as_json else adapt_text(report))
+    print(json.dumps(report.to_json()) if as_json else adapt_text(report))
 
 
 def show(report: BuildReport | FeaturesReport | CopyReport, as_json: bool, text: str, **maps: str) -> None:

@@ -86,7 +86,7 @@ def adapt_text(report: AdaptReport) -> str:
         f"{report.relit:,} photos relit, {report.placed:,} of {report.given:,} photos without positions placed",
         f"{'each third of the area held out, %':44}{'before':>8}{'after':>8}   95 % of the difference",
     ]
-    for one in report.proved:
+    for one in report.held_out:
         lines.append(f"{one.kind}, {plural(one.recall_1.queries, 'query')}")
         for name, gain in (
             ("recall@1 without verification", one.recall_1),
@@ -104,7 +104,7 @@ def adapt_text(report: AdaptReport) -> str:
         lines.append(f"{plural(suspicious, 'suspicious geotag')}: sareloc data check MAP --geometry lists them")
     lines += [f"note: {note}" for note in report.notes]
     if report.map is None:
-        lines.append(f"nothing was written, the map stays as it is: {report.kept_because}")
+        lines.append(f"nothing was written, the map stays as it is: {report.rejected_because}")
     else:
         lines.append(f"{report.map}: {plural(report.directions, 'direction')} shortened in the search vectors")
     return "\n".join(lines)

@@ -21,16 +21,14 @@ from urllib.request import url2pathname
 import numpy as np
 
 from sareloc.arrays import Vectors
-from sareloc.encode import Encoder
 from sareloc.errors import ArgumentError, PhotoError
 from sareloc.geometry.adaptation import Adaptation
 from sareloc.maps import MapConfig, MapManifest, MapPhoto, open_store
 from sareloc.maps.examine import Duplicate, Tally, examine, split_usable
-from sareloc.maps.writer import MapWriter, Packed, encode_new, pack
+from sareloc.maps.writer import MapWriter, Packed
 from sareloc.models.checkpoint import load_model
 from sareloc.photos import Geotag, ImageRecord, read_geotag_table
 from sareloc.photos.collect import collect_records, list_photos, record_with
-from sareloc.photos.decoding import TRUNCATED
 from sareloc.photos.finding import (
     TABLES,
     fetch_file,
@@ -197,11 +195,7 @@ class PacketEncoder:
             file = Path(folder) / "model.safetensors"
             file.write_bytes(checkpoint)
             model = load_model(file, None, work.config.precision)
-        self._writer = MapWriter(work.address, work.manifest, lambda: model, work.config)
-        self._encoder = None if work.writes else Encoder(
-            model, dim=work.manifest.dim, keypoints=work.config.keypoints or 0,
-            aggregate_dim=work.manifest.aggregate_dim, adaptation=work.adaptation, batch=work.config.batch,
-        )  # fmt: skip
+        self._writer = MapWriter(work.address, work.manifest, lambda: model, work.config, adaptation=work.adaptation)
 
     def __call__(self, row: dict[str, Any]) -> dict[str, Any]:
         """The packet's images as `Done`."""
@@ -210,24 +204,14 @@ class PacketEncoder:
             fetched = list(threads.map(lambda record: _fetched(record, Path(scratch)), read_packet(row["packet"])))
             tally.unreadable += [one for one in fetched if isinstance(one, PhotoError)]
             records = [one for one in fetched if isinstance(one, ImageRecord)]
-            if self._encoder is None:
+            if self._work.writes:
                 with self._writer as writer:
                     tally.include(writer.add(records))
                 return write_done(Done(self._name, tally))
             examined = threads.map(lambda one: examine(one, self._writer.name_of(one), self._writer.views), records)
             new = list(split_usable(examined, self._work.config.trust_estimates, tally))
-            return write_done(self._encode(new, self._encoder, tally))
-
-    def _encode(self, new: list[tuple[ImageRecord, MapPhoto]], encoder: Encoder, tally: Tally) -> Done:
-        images: list[tuple[str, Packed]] = []
-        for (record, photo), encoded, read in encode_new(encoder, new, self._writer.views, self._work.config.workers):
-            if isinstance(encoded, PhotoError):
-                tally.unreadable.append(encoded)
-                continue
-            images.append((record.name, (photo, encoded.vector, pack(encoded))))
-            if read is not None and read.truncated:
-                tally.notes.append(f"{record.name}: {TRUNCATED}")
-        return Done(self._name, tally, images)
+            encoded = self._writer.encode(new, self._writer.encoder(None, tally), tally)
+            return write_done(Done(self._name, tally, [(record.name, packed) for record, packed in encoded]))
 
 
 def _fetched(record: ImageRecord, scratch: Path) -> ImageRecord | PhotoError:

@@ -31,7 +31,7 @@ from sareloc.models.checkpoint import STANDARD, load_model
 from sareloc.models.place_model import PlaceModel
 from sareloc.models.preprocess import MIN_SIDE_PX
 from sareloc.photos import Image, ImageRecord, ReadImage, Resizing, decode, stamp
-from sareloc.photos.record import check_several
+from sareloc.photos.read_image import check_several
 
 
 @dataclass(frozen=True, eq=False)
@@ -74,7 +74,7 @@ def describe(
         ArgumentError: if the photos are not a list of images, or the folder is of another model, dimension or list of
             photos.
     """
-    check_several(photos)
+    check_several(photos, "describe([image])")
     if not isinstance(model, PlaceModel):
         model = load_model(model or STANDARD, None)
     encoder = Encoder(model, dim=dim, keypoints=0, batch=batch)

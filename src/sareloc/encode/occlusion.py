@@ -9,16 +9,18 @@ import torch
 from PIL import Image as Pillow
 from scipy.ndimage import gaussian_filter
 
-from sareloc.arrays import Floats, Image, Vectors
+from sareloc import arrays
+from sareloc.arrays import Floats, Vectors
 from sareloc.errors import ArgumentError
 from sareloc.models.place_model import PlaceModel
+from sareloc.photos import Image, ImageRecord, decode
 
 SMOOTHING = 30  # standard deviation of the Gaussian filter: the shorter side divided by this
 BOXES_ACROSS = 5  # default: a box is this part of the geometric mean of the photo's sides
 
 
 def occlusion_map(
-    model: PlaceModel, image: Image, box: int | None = None, stride: int | None = None, batch: int = 16
+    model: PlaceModel, image: Image | ImageRecord, box: int | None = None, stride: int | None = None, batch: int = 16
 ) -> Vectors:
     """How much the descriptor depends on each pixel: (H, W) float32 in 0..1, the maximum being 1.
 
@@ -28,17 +30,17 @@ def occlusion_map(
 
     Args:
         model: the model.
-        image: (H, W, 3); it is not resized: smaller is faster.
+        image: see `read_image`, of H x W pixels; it is not resized: smaller is faster.
         box: side of the square, in pixels; default: about 1/25 of the area.
         stride: pixels between neighbouring squares; default: half a box.
         batch: images encoded at once.
 
     Raises:
         ArgumentError: if a pixel would not be covered.
+        PhotoError: if the image cannot be read.
     """
-    if image.ndim != 3 or image.shape[2] != 3 or image.dtype != np.uint8:
-        raise ArgumentError(f"an image is a uint8 array (H, W, 3): found {image.dtype} {image.shape}")
-    height, width = image.shape[:2]
+    pixels = decode(image)
+    height, width = pixels.shape[:2]
     box = max(1, min(height, width, int(math.sqrt(height * width)) // BOXES_ACROSS)) if box is None else box
     stride = max(1, box // 2) if stride is None else stride
     if not 1 <= stride <= box <= min(height, width):
@@ -47,7 +49,7 @@ def occlusion_map(
             f"found stride {stride}, box {box}, image {height} x {width} px"
         )
     corners = [(top, left) for top in _starts(height, box, stride) for left in _starts(width, box, stride)]
-    changes = _descriptor_changes(model, image, corners, box, batch)
+    changes = _descriptor_changes(model, pixels, corners, box, batch)
     return _mean_over_boxes(changes, corners, box, (height, width))
 
 
@@ -63,7 +65,7 @@ def _starts(length: int, box: int, stride: int) -> list[int]:
 
 
 def _descriptor_changes(
-    model: PlaceModel, image: Image, corners: list[tuple[int, int]], box: int, batch: int
+    model: PlaceModel, image: arrays.Image, corners: list[tuple[int, int]], box: int, batch: int
 ) -> Floats:
     """|f(x) - f(x_occluded)| (n,) for a box at each of n corners (top, left)."""
     pixels = torch.from_numpy(np.array(image)).permute(2, 0, 1)

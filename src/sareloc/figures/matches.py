@@ -255,17 +255,17 @@ def draw_matches(
         raise ArgumentError("nothing to draw: no queries were chosen")
     top = min(top, matches.rankings.shape[1])
     heatmaps = heatmaps or {}
-    lead = 2 if heatmaps else 1
+    first_columns = 2 if heatmaps else 1
     images = [load_thumbnail(matches.places.queries.path(query), THUMBNAIL_PX) for query in queries]
     tallest = max([image.shape[0] / image.shape[1] for image in images if image is not None], default=1.0)
     row_inches = TILE_INCHES * min(max(tallest, 0.5), 1.5) + 0.3
-    figure = new_figure(TILE_INCHES * (lead + top) + 0.2, row_inches * len(queries) + 0.1)
-    panels = figure.subplots(len(queries), lead + top, squeeze=False)
+    figure = new_figure(TILE_INCHES * (first_columns + top) + 0.2, row_inches * len(queries) + 0.1)
+    panels = figure.subplots(len(queries), first_columns + top, squeeze=False)
     for tiles, query, image in zip(panels, queries, images, strict=True):
         _tile(tiles[0], image, f"query {query}")
         if heatmaps:
             _tile(tiles[1], heatmaps.get(query), "heat map")
-        for place, axes in enumerate(tiles[lead:]):
+        for place, axes in enumerate(tiles[first_columns:]):
             _match_tile(axes, matches, query, place)
     return figure
 

@@ -92,7 +92,7 @@ def estimate_camera_pose(query: LocalFeatures, references: Sequence[Reference]) 
     chosen = references[:MOST_REFERENCES]
     if not _at_two_positions(chosen):
         return None
-    problem = _Problem(query, chosen)
+    problem = PoseProblem(query, chosen)
     starts = [start for start in _hypotheses(query, chosen) if problem.implausibility(start) < 5 * IMPLAUSIBLE]
     starts.sort(key=lambda start: problem.implausibility(start) - problem.explained(start))
     refined = [problem.refine(start) for start in starts[:REFINED]]
@@ -129,7 +129,7 @@ def _at_two_positions(references: Sequence[Reference]) -> bool:
 
 
 def _hypotheses(query: LocalFeatures, references: Sequence[Reference]) -> Iterator[Floats]:
-    """Parameters, as of `_Problem`, that explain some matches."""
+    """Parameters, as of `PoseProblem`, that explain some matches."""
     import poselib
 
     matches = []
@@ -156,10 +156,10 @@ def _hypotheses(query: LocalFeatures, references: Sequence[Reference]) -> Iterat
             )
             east, down, north = -pose.R.T @ pose.t
             if math.isfinite(east + down + north):
-                yield np.array([east, north, down, *_angles(pose.R), *[pitch] * len(references)])
+                yield np.array([east, north, down, *angles_of(pose.R), *[pitch] * len(references)])
 
 
-def _angles(rotated: Floats) -> tuple[float, float, float]:
+def angles_of(rotated: Floats) -> tuple[float, float, float]:
     """Heading, pitch and roll in radians of a rotation, see `rotation`."""
     right, _, ahead = rotated
     heading = math.atan2(ahead[0], ahead[2])
@@ -168,7 +168,7 @@ def _angles(rotated: Floats) -> tuple[float, float, float]:
     return heading, -math.asin(min(max(float(ahead[1]), -1.0), 1.0)), roll
 
 
-class _Problem:
+class PoseProblem:
     """Sampson distances of matches as a function of the query's pose and the references' pitches.
 
     Parameters (6 + K,): metres east, north and down; heading, pitch, roll; the pitch of each reference, in radians.
@@ -218,13 +218,13 @@ class _Problem:
     def refine(self, pose: Floats) -> tuple[Floats, Floats, float]:
         """The parameters at the minimum nearby, the normal matrix (6 + K, 6 + K) there, and the minimum."""
         damping, widths = 1e-2, np.array([0.02] * 3 + [1e-4] * (len(pose) - 3))  # metres, radians
-        cost = self._cost(pose)
+        cost = self.cost(pose)
         for _ in range(STEPS):
             normal, gradient = self._normal_equations(pose, widths)
             before = cost
             while damping < 1e4:
                 moved = pose - np.linalg.solve(normal + damping * np.diag(normal.diagonal()), gradient)
-                reached = self._cost(moved)
+                reached = self.cost(moved)
                 if reached < cost:
                     pose, cost, damping = moved, reached, damping / 5
                     break
@@ -241,7 +241,8 @@ class _Problem:
         normal = weighted @ slopes.T + np.diag(self.std**-2)
         return normal, weighted @ distances.ravel() + pose / self.std**2
 
-    def _cost(self, pose: Floats) -> float:
+    def cost(self, pose: Floats) -> float:
+        """What `refine` minimizes: a robust sum over the matches, and the squared deviations of the parameters."""
         distances = self.distances(pose[None])[0]
         robust = INLIER_PX**2 * np.log1p((distances / INLIER_PX) ** 2)
         return float((self.given * robust).sum() + ((pose / self.std) ** 2).sum())

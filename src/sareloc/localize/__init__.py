@@ -21,14 +21,28 @@ if TYPE_CHECKING:
         read_video_walks,
         sort_by_time,
     )
+    from sareloc.localize.geotagging import (
+        GeotagOptions,
+        GeotagOutputs,
+        GeotagPlan,
+        GeotagReport,
+        plan_geotags,
+        write_positions,
+    )
+    from sareloc.localize.photo_calibration import CalibrationReport, calibrate
     from sareloc.localize.place_names import Town, find_town
     from sareloc.localize.several import SeveralMaps
 
 __all__ = [
     "MIN_CONFIDENCE",
     "Calibration",
+    "CalibrationReport",
     "Condition",
     "Fix",
+    "GeotagOptions",
+    "GeotagOutputs",
+    "GeotagPlan",
+    "GeotagReport",
     "Localizer",
     "Localizes",
     "Match",
@@ -40,18 +54,21 @@ __all__ = [
     "VideoOptions",
     "VideoWalk",
     "VideoWalks",
+    "calibrate",
     "estimate",
     "estimate_walk",
     "find_town",
     "localize_video",
     "open_condition",
     "open_localizer",
+    "plan_geotags",
     "read_photo_times",
     "read_video_walk",
     "read_video_walks",
     "save_condition",
     "sort_by_time",
     "walk_clock_offset",
+    "write_positions",
 ]
 
 __getattr__ = lazy_names(
@@ -59,6 +76,8 @@ __getattr__ = lazy_names(
     {
         "clock": "VideoFixes VideoOptions VideoWalk VideoWalks localize_video read_photo_times read_video_walk "
         "read_video_walks sort_by_time",
+        "geotagging": "GeotagOptions GeotagOutputs GeotagPlan GeotagReport plan_geotags write_positions",
+        "photo_calibration": "CalibrationReport calibrate",
         "place_names": "Town find_town",
         "several": "SeveralMaps",
     },

@@ -40,7 +40,7 @@ SPEED_MPS = 40.0
 
 @dataclass(frozen=True)
 class VideoOptions:
-    """How videos become walks, and their clocks are corrected. Raises ArgumentError for invalid options."""
+    """Which frames of videos are localized, and what is added to their clocks. Raises ArgumentError if invalid."""
 
     every_s: float = 1.0
     """Seconds between two frames that are localized."""
@@ -120,7 +120,7 @@ def read_video_walks(
 
     Args:
         videos: the files.
-        options: which frames, and how the clocks are corrected.
+        options: which frames, and what is added to the clocks.
         step_m: the largest distance in metres between two frames that follow each other; default: 40 m for each second
             between them.
 

@@ -199,9 +199,12 @@ class Localizer(CandidateSearch, Localizes[Candidates]):
     def __repr__(self) -> str:
         return f"<Localizer: {self.place_map!r}, search {self.search.name}>"
 
-    def load(self, photos: Sequence[Query]) -> Iterator[ReadImage | PhotoError]:
-        """The queries as they are read, in order; for one that cannot be read, the error. Logs warnings."""
-        return with_warnings(read_queries(photos, self.encoder.sizes, self.views, self.workers))
+    def load(self, photos: Sequence[Query], *, digest: bool = False) -> Iterator[ReadImage | PhotoError]:
+        """The queries as they are read, in order; for one that cannot be read, the error. Logs warnings.
+
+        `digest`: see `read_image`.
+        """
+        return with_warnings(read_queries(photos, self.encoder.sizes, self.views, self.workers, digest=digest))
 
     def encode(self, queries: Sequence[ReadImage]) -> list[list[Encoded]]:
         """Each query encoded: one image, or the views of a 360° photo."""

@@ -18,7 +18,7 @@ from sareloc.maps.store import map_model
 from sareloc.models.place_model import PlaceModel
 from sareloc.photos import Image, ImageRecord, ReadImage, SizeRule, ViewOptions
 from sareloc.photos.decoding import TRUNCATED
-from sareloc.photos.record import check_several
+from sareloc.photos.read_image import check_several
 
 Query = Image | ImageRecord | ReadImage
 """An image (a path, the bytes of a file, pixels), the record of one, or one that was read already."""
@@ -34,7 +34,7 @@ log = logging.getLogger("sareloc.localize")
 
 def check_queries(photos: Sequence[Query], top: int, condition: UsedCondition) -> None:
     """Raise ArgumentError if this is not a list of photos, no matches are asked for, or the condition is not one."""
-    check_several(photos)
+    check_several(photos, "localize")
     if not len(photos):
         raise ArgumentError("no photos were given: name at least one")
     if top < 1:
@@ -77,7 +77,7 @@ def query_encoder(model: PlaceModel, place_map: PlaceMap, *, verify: bool = Fals
 
 
 def read_queries(
-    photos: Sequence[Query], sizes: Sequence[SizeRule], views: ViewOptions, workers: int
+    photos: Sequence[Query], sizes: Sequence[SizeRule], views: ViewOptions, workers: int, *, digest: bool = False
 ) -> Iterator[ReadImage | PhotoError]:
     """The queries as they are read, in order; for one that cannot be read, the error.
 
@@ -86,9 +86,11 @@ def read_queries(
         sizes: at which they are encoded.
         views: how a 360° photo is cut.
         workers: processes that decode; 0: this one.
+        digest: see `read_image`.
     """
     unread = [photo for photo in photos if not isinstance(photo, ReadImage)]
-    loaded = read_images(unread, sizes, cut=views, workers=workers if len(unread) > FEW else 0) if unread else iter(())
+    few = len(unread) <= FEW
+    loaded = iter(read_images(unread, sizes, cut=views, digest=digest, workers=0 if few else workers))
     for photo in photos:
         yield photo if isinstance(photo, ReadImage) else next(loaded)[1]
 

@@ -38,7 +38,6 @@ from sareloc.geometry.two_view import PREFILTER_KEYPOINTS
 from sareloc.localize.estimate import CANDIDATES, PLACE_M, SURE_INLIERS, Pose, fuse, weigh
 from sareloc.maps import Matches, PlaceMap
 from sareloc.maps.notes import LOCAL_FEATURES
-from sareloc.maps.stored_features import StoredFeatures
 from sareloc.photos import read_image
 
 VERIFIED = 10
@@ -176,7 +175,7 @@ class Verifier:
     are cached. Raises MapError if the map holds local features of another extractor.
     """
 
-    def __init__(self, place_map: StoredFeatures, extractor: LocalFeatureExtractor) -> None:
+    def __init__(self, place_map: PlaceMap, extractor: LocalFeatureExtractor) -> None:
         self.place_map = place_map
         place_map.local_features([])  # raises MapError before the first query
         self.extractor = extractor

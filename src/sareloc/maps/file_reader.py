@@ -12,6 +12,7 @@ manifest        keys and values: the fields of `MapManifest`, the change id, and
 
 from __future__ import annotations
 
+import math
 import shlex
 import sqlite3
 from collections.abc import Iterator, Sequence
@@ -228,6 +229,16 @@ class FileReader(MapStore):
 
     def _photo_rows(self, where: str = "", values: Sequence[Any] = ()) -> list[Any]:
         return self.query(f"SELECT {ROW}, {self._photo_checksum}, {self._source} {where} ORDER BY fid", values)
+
+    def details(self, ids: Ints) -> dict[int, tuple[float | None, str | None]]:
+        """The headings in degrees and the times of those of these photos that are in the map; None if invalid."""
+        found: dict[int, tuple[float | None, str | None]] = {}
+        for part in parts(ids.tolist()):
+            rows = self.query(f"SELECT fid, heading_deg, time FROM photos WHERE fid IN ({marks(part)})", part)
+            for photo_id, heading_deg, time in rows:
+                known = isinstance(heading_deg, int | float) and math.isfinite(heading_deg)
+                found[photo_id] = heading_deg if known else None, time if isinstance(time, str) else None
+        return found
 
     def has_images_of(self, file: str) -> bool:
         """Whether the map has the photo of this name, or a view or frame of it."""

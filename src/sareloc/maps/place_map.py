@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
-import json
 import logging
-import math
-from collections.abc import Sequence
-from contextlib import suppress
+import weakref
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager, suppress
+from dataclasses import replace
+from pathlib import Path
 from typing import TYPE_CHECKING, Any, ClassVar, Self
 
 import numpy as np
@@ -19,40 +20,44 @@ from sareloc.geo import Area, Positions, within_radius
 from sareloc.index import ExactIndex, Index, IndexInfo, ShardedIndex
 from sareloc.index.exact import find_rows
 from sareloc.index.sharded import exact_below
-from sareloc.maps.file import MapFile
+from sareloc.maps.file import MapFile, SharedFile
+from sareloc.maps.notes import read_keypoints
 from sareloc.maps.records import (
     ListedPhoto,
     ListedPhotos,
+    MapManifest,
     Matches,
     PhotoTable,
     check_aggregate,
     read_adaptation,
 )
 from sareloc.maps.store import Address, MapStore, map_class
-from sareloc.maps.stored_features import StoredFeatures
 from sareloc.wording import plural
 
 if TYPE_CHECKING:
     from sareloc.geometry.adaptation import Adaptation
+    from sareloc.geometry.local_features import LocalFeatures
     from sareloc.models.place_model import PlaceModel
 
 log = logging.getLogger("sareloc.maps")
 
 MEAN_OF = 2_048  # photos
-DETAILS = "SELECT fid, heading_deg, time FROM photos WHERE fid IN (SELECT value FROM json_each(?))"
 
 
-class PlaceMap(StoredFeatures):
+class PlaceMap:
     """A map, opened for searching: the photos at that time, or at the last `refresh`. Safe from several threads.
 
-    This class is that of map files: everything but the local features is in memory, and one connection to the file is
-    held, which follows changes (see `SharedFile`) and ends with the object or by `close`. `PlaceMap(address)` gives the
-    subclass of the server that the address names, as `pathlib.Path` gives the class of the system; it overrides all
-    that reads the file.
+    This class is that of map files: everything but the local features is in memory; they are read when they are needed.
+    One connection to the file is held, which follows changes (see `SharedFile`) and ends with the object or by `close`.
+    `PlaceMap(address)` gives the subclass of the server that the address names, as `pathlib.Path` gives the class of
+    the system; it overrides all that reads the file.
     """
 
     store_class: ClassVar[type[MapStore]] = MapFile
     """The class of the map's rows, for writing."""
+    path: Path
+    manifest: MapManifest
+    """The model that the descriptors come from, dimensions and storage of the search vectors."""
     notes: dict[str, str]
     """Texts that are stored in the map, such as a calibration, by name."""
     _mean: tuple[object, Vectors] | None = None
@@ -69,14 +74,27 @@ class PlaceMap(StoredFeatures):
             path: a file, or the address of a server.
             exact: compare each query with every photo, also if an index would be faster (files only).
         """
-        super().__init__(path)
-        self._listed_version = 0  # of the file
-        with self._reading() as file:
+        self.path = Path(path)
+        self._file = SharedFile(self.path)
+        weakref.finalize(self, self._file.close)
+        self._listed_version = self._features_checked = 0  # versions of the file
+        with self._file.use() as file:
+            self.manifest = file.manifest
             check_aggregate(self.manifest, str(self.path), file.notes())
             dim = self.manifest.vector_dim
             self._index: Index = ExactIndex(dim) if exact else ShardedIndex(dim)
             self._held: tuple[Ints, Ints] | None = None  # ids and checksums of the index's vectors
             self._load_rows(file)
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, *error: object) -> None:
+        self.close()
+
+    def close(self) -> None:
+        """Close the connection to the map; that to a file is opened again if it is needed."""
+        self._file.close()
 
     def __len__(self) -> int:
         return len(self._searched.ids)
@@ -126,6 +144,52 @@ class PlaceMap(StoredFeatures):
     def descriptors(self, ids: npt.ArrayLike) -> Vectors:
         """The search vectors (n, vector_dim) of these photos, at half precision or better."""
         return self._index.fetch(np.asarray(ids, dtype=np.int64))
+
+    def features_and_headings(
+        self, ids: npt.ArrayLike, best: int | None = None
+    ) -> tuple[dict[int, LocalFeatures], Floats]:
+        """What verification needs of these photos (n,), as they are in the map now, by one query of the file.
+
+        Args:
+            ids: of the photos.
+            best: read only the best keypoints of each photo, so many; their bytes are then not compared with the
+                checksum of all. Default: all keypoints.
+
+        Returns:
+            The local features of those that have them, by id, and the headings (n,) in degrees, clockwise from north;
+            NaN if unknown.
+
+        Raises:
+            MapError: if local features are damaged, or of another extractor than this sareloc has.
+        """
+        wanted = np.asarray(ids, dtype=np.int64)
+        with self._reading() as file:
+            if self._features_checked != self._file.version:
+                read_keypoints(file)  # raises MapError if they are of another extractor
+                self._features_checked = self._file.version
+            rows = file.feature_rows(wanted, best)
+        features: dict[int, LocalFeatures] = {}
+        for row in rows:
+            try:
+                if not row.is_empty:
+                    features[row.photo_id] = row.unpack()
+            except ValueError as wrong:
+                raise row.damage(self.path, wrong) from wrong
+        known = {row.photo_id: row.heading_deg for row in rows if row.heading_deg is not None}
+        headings = [known.get(photo_id, np.nan) for photo_id in wanted.tolist()]
+        return features, np.array(headings, dtype=np.float64)
+
+    def local_features(self, ids: npt.ArrayLike) -> dict[int, LocalFeatures]:
+        """The local features of those of these photos (n,) that have them; see `features_and_headings`."""
+        return self.features_and_headings(ids)[0]
+
+    def headings_deg(self, ids: npt.ArrayLike) -> Floats:
+        """The headings (n,) of these photos (n,), NaN if unknown; see `features_and_headings`."""
+        return self.features_and_headings(ids)[1]
+
+    def photo_path(self, file: str) -> Path:
+        """The path of a photo on this disk, from its name in the map."""
+        return self.path.parent / file
 
     def mean_vector(self) -> Vectors:
         """The mean (vector_dim,) of the search vectors of 2,048 random photos, always the same ones, or of all.
@@ -206,8 +270,7 @@ class PlaceMap(StoredFeatures):
         inside = np.arange(len(table.ids)) if area is None else area.rows(table.latlon)
         chosen = inside if len(inside) <= limit else inside[np.arange(limit) * len(inside) // limit]
         with self._reading() as file:
-            rows = file.query(DETAILS, (json.dumps(table.ids[chosen].tolist()),))
-        details = {photo_id: _known(heading_deg, time) for photo_id, heading_deg, time in rows}
+            details = file.details(table.ids[chosen])
         photos = [
             ListedPhoto(photo_id, (lat, lon), table.files[row], *details[photo_id])
             for row, photo_id, (lat, lon) in zip(
@@ -228,6 +291,14 @@ class PlaceMap(StoredFeatures):
         """Read what was added to the map and removed from it since. Raises MapError if the file was replaced."""
         with self._reading() as file:
             self._load_rows(file)
+
+    @contextmanager
+    def _reading(self) -> Iterator[MapFile]:
+        """The file, for this thread alone. Raises MapError if another map has its name now."""
+        with self._file.use() as file:
+            if replace(file.manifest, format=self.manifest.format) != self.manifest:  # it may have been upgraded
+                raise MapError(f"{self.path} was replaced since it was opened: open it again")
+            yield file
 
     def _log_unusable(self, file: MapFile, used: int) -> None:
         """Log a warning that names a photo whose row cannot be read, once for each number of them."""
@@ -270,12 +341,6 @@ class PlaceMap(StoredFeatures):
         if isinstance(self._index, ShardedIndex) and self._index.build_index():
             with suppress(OSError, RuntimeError):  # if the cache cannot be written, the next opening takes longer
                 self._index.save(file.index_cache(), ids, checksums, change_id)
-
-
-def _known(heading_deg: Any, time: Any) -> tuple[float | None, str | None]:
-    """Heading and time as read from a file of unknown origin; None if they are invalid."""
-    valid = isinstance(heading_deg, int | float) and math.isfinite(heading_deg)
-    return heading_deg if valid else None, time if isinstance(time, str) else None
 
 
 def _same_rows(ids: Ints, checksums: Ints, held: Ints, held_checksums: Ints) -> np.ndarray[Any, np.dtype[np.bool_]]:

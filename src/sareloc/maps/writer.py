@@ -125,6 +125,7 @@ class MapWriter:
         config: MapConfig,
         *,
         dry_run: bool = False,
+        adaptation: Adaptation | None = None,
     ) -> None:
         """Describe the map; it is opened by `with`.
 
@@ -134,6 +135,7 @@ class MapWriter:
             model: loads the place model; called when there are images to encode.
             config: keypoints, views, batch, workers, progress, `trust_estimates` and `restore`.
             dry_run: examine and count, and write nothing.
+            adaptation: of a map that is not opened here; default: none.
         """
         self.address = address
         self.manifest = manifest
@@ -149,6 +151,7 @@ class MapWriter:
         self.names: set[str] = set()
         """Names in the map of all images that were given, as far as their files could be read."""
         self._load_model = model
+        self._adaptation = adaptation
         self.write_views = config.views is not None
         """Whether the views must be noted in the map when it is written next."""
         self._encoder: Encoder | None = None
@@ -215,7 +218,7 @@ class MapWriter:
                 if self.dry_run or not new:
                     tally.count_written([photo for _, photo in new], len(new))
                 else:
-                    self._encode(new, self.encoder(listed, tally), tally, bar)
+                    self._write_new(new, self.encoder(listed, tally), tally, bar)
         if tally.untagged_spheres and not self.views.untagged:
             tally.notes.append(untagged_note(tally.untagged_spheres))
         return tally
@@ -272,21 +275,26 @@ class MapWriter:
         if entries and not self.dry_run:
             self.open().update(entries)
 
-    def _encode(self, new: Sequence[New], encoder: Encoder, tally: Tally, bar: Any) -> None:
+    def _write_new(self, new: Sequence[New], encoder: Encoder, tally: Tally, bar: Any) -> None:
         ready: list[Packed] = []
-        for (record, photo), encoded, read in encode_new(encoder, new, self.views, self.config.workers):
-            if isinstance(encoded, PhotoError):
-                tally.unreadable.append(encoded)
-            else:
-                ready.append((photo, encoded.vector, pack(encoded)))
-                if read is not None and read.truncated:
-                    tally.notes.append(f"{without_fragment(record.name)}: {TRUNCATED}")
+        for _, packed in self.encode(new, encoder, tally):
+            ready.append(packed)
             if len(ready) == self.config.batch:
                 self.write(ready, tally)
                 ready = []
                 bar.update(tally.total - bar.n)
         self.write(ready, tally)
         bar.update(tally.total - bar.n)
+
+    def encode(self, new: Sequence[New], encoder: Encoder, tally: Tally) -> Iterator[tuple[ImageRecord, Packed]]:
+        """Read and encode images, which `write` writes; the tally lists those that cannot be read or are truncated."""
+        for (record, photo), encoded, read in encode_new(encoder, new, self.views, self.config.workers):
+            if isinstance(encoded, PhotoError):
+                tally.unreadable.append(encoded)
+                continue
+            if read is not None and read.truncated:
+                tally.notes.append(f"{without_fragment(record.name)}: {TRUNCATED}")
+            yield record, (photo, encoded.vector, pack(encoded))
 
     def write(self, images: Sequence[Packed], tally: Tally) -> None:
         """Write images with their search vectors and local features in one transaction, and count them."""
@@ -317,7 +325,9 @@ class MapWriter:
 
     def adaptation(self) -> Adaptation | None:
         """That of the map, if it has one."""
-        return None if self.store is None else read_adaptation(self.store.notes(), self.manifest, self.store.name)
+        if self.store is None:
+            return self._adaptation
+        return read_adaptation(self.store.notes(), self.manifest, self.store.name)
 
     def stored_keypoints(self, tally: Tally) -> int:
         """Local features of each image that the map stores; 0: none, which is noted if they were asked for."""

@@ -19,7 +19,7 @@ from sareloc.models.aggregation import Aggregation, Option, make_aggregation
 from sareloc.models.backbones import Backbone, make_backbone
 from sareloc.models.preprocess import Precision, Preprocess, Resize, autocast, number_format
 from sareloc.photos import Image, ImageRecord
-from sareloc.photos.record import check_several
+from sareloc.photos.read_image import check_several
 
 MAX_DIM = 1 << 24
 RUNTIMES = {
@@ -246,6 +246,9 @@ class PlaceModel(nn.Module):
     ) -> Tensor:
         """Descriptors (N, dim) of N images: float32 unit rows on the CPU, in the images' order, without gradients.
 
+        By the network as it is trained, also in evaluation mode: batch norms are not folded into the convolutions. What
+        a map stores is given by `sareloc.describe`, which folds them and differs in the last bits.
+
         Args:
             images: of any sizes from 64 px up (see `read_image`), resized to the model's size; or a uint8 tensor
                 (N, 3, H, W), not resized.
@@ -256,7 +259,7 @@ class PlaceModel(nn.Module):
         Raises:
             PhotoError: if an image cannot be read, or is too small.
         """
-        check_several(images)
+        check_several(images, "encode([image])")
         with self._encoding(dim, precision):
             found = torch.empty(len(images), self.dim if dim is None else dim)
             for rows, pixels in self.preprocess.batches(images, batch):

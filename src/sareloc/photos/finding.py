@@ -249,7 +249,8 @@ def turned(geotag: Geotag, view: View | None, panorama: Panorama | None) -> Geot
     return replace(geotag, heading_deg=None if known is None else (known + view.yaw_deg) % 360)
 
 
-def _metadata(photo: Path) -> PhotoMetadata | None:
+def find_metadata(photo: Path) -> PhotoMetadata | None:
+    """What a photo's file says of it; None if it cannot be read."""
     try:
         return read_metadata(photo)
     except PhotoError:
@@ -286,7 +287,7 @@ def find_geotag(path: str | Path, metadata: PhotoMetadata | None = None) -> tupl
         path: the photo.
         metadata: what its file says of it; default: it is read.
     """
-    photo, known = Path(path), metadata or _metadata(Path(path))
+    photo, known = Path(path), metadata or find_metadata(Path(path))
     geotags = ((source, geotag) for source, read in SOURCES if (geotag := read(photo, known)) is not None)
     found: tuple[str, Geotag] | None = None
     for source, geotag in geotags:
@@ -315,7 +316,7 @@ def read_geotag(path: str | Path, metadata: PhotoMetadata | None = None) -> Geot
     if address.view is None:
         found = find_geotag(path, metadata)
         return None if found is None else found[1]
-    known = metadata or _metadata(address.file)
+    known = metadata or find_metadata(address.file)
     found = find_geotag(address.file, known)
     if found is None:
         return None
@@ -334,7 +335,7 @@ def _panorama(metadata: PhotoMetadata, name: str) -> Panorama | None:
 
 def read_geotags(path: str | Path) -> dict[str, Geotag]:
     """The geotags of a photo by the names of their sources, in the order of `SOURCES`."""
-    photo, known = Path(path), _metadata(Path(path))
+    photo, known = Path(path), find_metadata(Path(path))
     return {source: geotag for source, read in SOURCES if (geotag := read(photo, known)) is not None}
 
 
@@ -346,7 +347,7 @@ def read_time(path: str | Path) -> float | None:
         from sareloc.photos.videos import frame_time
 
         return frame_time(address.file, address.time_s)
-    return _first_time(address.file, _metadata(address.file))
+    return _first_time(address.file, find_metadata(address.file))
 
 
 def _first_time(photo: Path, metadata: PhotoMetadata | None) -> float | None:

@@ -15,7 +15,7 @@ import numpy as np
 from PIL import Image as Pillow
 
 from sareloc import arrays
-from sareloc.errors import PanoramaError, PhotoError
+from sareloc.errors import ArgumentError, PanoramaError, PhotoError
 from sareloc.photos.decoding import (
     MAX_PIXELS,
     PhotoMetadata,
@@ -94,6 +94,18 @@ class ReadImage:
         """The same at some of the sizes that it was read at, by their numbers."""
         pixels = tuple(self.pixels[row] for row in rows) if self.pixels else ()
         return replace(self, pixels=pixels, views=tuple(view.take(rows) for view in self.views))
+
+
+def check_several(images: object, alone: str) -> None:
+    """Raise ArgumentError if these are not several images but a single one.
+
+    Args:
+        images: of the caller's caller.
+        alone: how a single one is given instead.
+    """
+    kinds = str | bytes | Path | ImageRecord | ReadImage | Pillow.Image
+    if isinstance(images, kinds) or hasattr(images, "read") or getattr(images, "ndim", 4) == 3:
+        raise ArgumentError(f"expected a list of images, found a single one ({type(images).__name__}): use {alone}")
 
 
 def read_image(
@@ -348,8 +360,9 @@ def image_size(path: str | Path) -> tuple[int, int]:
 
 def stamp(path: str | Path) -> Stamp | None:
     """Size in bytes and modification time in ns of the file at an address; None if there is no such file."""
+    file = file_of(path)
     try:
-        status = file_of(path).stat()
+        status = file.stat()
     except (OSError, ValueError):  # the latter: a NUL character
         return None
     return status.st_size, fitting_ns(status.st_mtime_ns)

@@ -13,6 +13,7 @@ ends in the extension of a photo.
 
 from __future__ import annotations
 
+import os
 import re
 from dataclasses import dataclass
 from datetime import UTC, datetime
@@ -103,7 +104,15 @@ class Address:
 
 
 def parse_address(path: str | Path) -> Address:
-    """The address in a path; one with a malformed fragment, or values outside their range, is that of a plain file."""
+    """The address in a path; one with a malformed fragment, or values outside their range, is that of a plain file.
+
+    Raises ArgumentError for an image that is not a file.
+    """
+    if not isinstance(path, str | os.PathLike):
+        raise ArgumentError(
+            f"expected the path of an image, found {type(path).__name__}: images that are not files are read by "
+            "read_image"
+        )
     text = str(path)
     at = text.rfind("#")
     found = FRAGMENT.fullmatch(text, at) if at > 0 else None
@@ -217,12 +226,6 @@ class ImageRecord:
 
 PhotoSource = ImageRecord
 """The name of `ImageRecord` before version 0.2."""
-
-
-def check_several(images: object) -> None:
-    """Raise ArgumentError if these are not several images but a single one."""
-    if isinstance(images, str | bytes | Path | ImageRecord | Pillow.Image) or getattr(images, "ndim", 4) == 3:
-        raise ArgumentError("expected a list of images, found a single one: put it in a list")
 
 
 def record_of(image: Image | ImageRecord, name: str | None = None) -> ImageRecord:

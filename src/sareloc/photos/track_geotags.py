@@ -19,8 +19,8 @@ import numpy as np
 
 from sareloc.errors import ArgumentError, MissingExtraError, PhotoError, PositionError
 from sareloc.photos.clock import ClockOffset, estimate_offset, parse_moment, parse_offset, parse_timezone
-from sareloc.photos.finding import read_geotag
-from sareloc.photos.geotags import PhotoTime, read_exif_time
+from sareloc.photos.finding import find_metadata, read_geotag
+from sareloc.photos.geotags import PhotoTime, time_from_exif
 from sareloc.photos.record import EPOCH, LAST_S, Geotag
 from sareloc.photos.telemetry import read_measured, read_telemetry
 from sareloc.photos.tracks import MAX_GAP_S, Track, TrackPositions, nearest_rows, read_tracks, utc
@@ -174,12 +174,14 @@ def geotags_from_track(
         list(map(Path, photos)), desc="times", unit="photo", disable=None if progress else True, leave=False
     ):
         geotag = given.get(os.path.abspath(photo))
-        if geotag is None or geotag.estimated:
-            geotag = read_geotag(photo)
+        listed = geotag is not None and not geotag.estimated
+        metadata = None if listed and clock_offset_s is not None else find_metadata(photo)
+        if not listed:
+            geotag = read_geotag(photo, metadata)
         if geotag is not None and not geotag.estimated:
             known[photo] = geotag
         if photo not in known or clock_offset_s is None:
-            times[photo] = read_exif_time(photo, zone)
+            times[photo] = None if metadata is None else time_from_exif(metadata.exif, zone)
     estimate = None
     if clock_offset_s is None:
         estimate = _estimate(known, times, track, max_gap_s)

@@ -59,7 +59,9 @@ def test_photos_are_added_with_the_token_and_found_by_the_next_query(
     assert len(own_visit.failed) == 2
 
 
-def test_a_wrong_token_is_told_and_nothing_is_added(own_visit: Visit, own_client: httpx.Client, tmp_path: Path) -> None:
+def test_a_wrong_token_is_reported_and_nothing_is_added(
+    own_visit: Visit, own_client: httpx.Client, tmp_path: Path
+) -> None:
     page, new = own_visit.page, tmp_path / "new.jpg"
     write_view(new, view(50, 0, town=5), HARBOUR)
     before = own_client.get("/health").json()["photos"]

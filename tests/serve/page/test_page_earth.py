@@ -85,7 +85,7 @@ def test_dots_are_seen_at_every_zoom(page: Page, first_photo: tuple[float, float
         assert contrast(middle[:3], behind) >= 3, zoom  # WCAG's minimum for graphics
 
 
-def test_land_and_water_are_told_apart_from_afar_and_not_among_streets(page: Page) -> None:
+def test_land_and_water_are_distinguished_at_small_scales_only(page: Page) -> None:
     page.wait_for_function("async () => (await import('/assets/app.js')).mapView.earth.paths")
     for zoom in (2, 4, 6):
         land, water = (seen(page, place, zoom)["earth"][13, 13] for place in (PARIS, OCEAN))

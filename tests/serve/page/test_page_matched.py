@@ -110,7 +110,7 @@ def test_on_a_phone_one_photo_is_above_the_other(
         assert abs(np.median(moved_px(visit.page)[:, 1])) < 1
 
 
-def test_a_server_that_does_not_answer_is_told_in_the_dialog(answered: Visit) -> None:
+def test_a_server_that_does_not_answer_is_reported_in_the_dialog(answered: Visit) -> None:
     page = answered.page
     page.route("**/inliers*", lambda route: route.abort(), times=1)
     page.get_by_role("button", name="What matched?").click()

@@ -18,7 +18,7 @@ from sareloc.maps import Box, MapConfig, add_photos, copy_map, remove_photos
 from sareloc.serve import ServeConfig, make_app
 
 
-def test_a_file_that_is_no_photo_is_told_in_the_servers_words(visit: Visit, tmp_path: Path) -> None:
+def test_a_file_that_is_not_a_photo_is_reported_in_the_servers_words(visit: Visit, tmp_path: Path) -> None:
     text = tmp_path / "notes.jpg"
     text.write_text("no photo at all")
     choose(visit.page, text)
@@ -59,7 +59,7 @@ def test_a_photo_that_the_browser_cannot_show_is_shown_by_the_server(
     assert visit.failed == []
 
 
-def test_a_photo_that_nobody_can_show_is_localized(visit: Visit, street_folder: Path, tmp_path: Path) -> None:
+def test_a_photo_that_no_browser_shows_is_localized(visit: Visit, street_folder: Path, tmp_path: Path) -> None:
     page = visit.page
     with Image.open(street_folder / "queries" / "q07.jpg") as photo:
         photo.save(tmp_path / "photo.tiff")
@@ -91,7 +91,7 @@ def test_a_photo_that_is_too_large_is_not_sent(browser: Browser, street_folder: 
         )
 
 
-def test_an_empty_file_is_told_in_words_for_people(visit: Visit, tmp_path: Path) -> None:
+def test_an_empty_file_is_reported_in_plain_words(visit: Visit, tmp_path: Path) -> None:
     (tmp_path / "IMG_1.jpg").touch()
     choose(visit.page, tmp_path / "IMG_1.jpg")
     expect(visit.page.get_by_role("heading", name="This file is empty")).to_be_visible()
@@ -116,7 +116,7 @@ STALE_FILE = """async () => {
 }"""
 
 
-def test_a_file_that_cannot_be_read_is_told(visit: Visit) -> None:
+def test_a_file_that_cannot_be_read_is_reported(visit: Visit) -> None:
     """And not that the server does not answer, which is what it looks like to who sends it."""
     asked: list[str] = []
     visit.page.on("request", lambda request: asked.append(request.url))
@@ -184,7 +184,7 @@ def test_a_busy_server_is_asked_again(browser: Browser, street_folder: Path) -> 
         assert any("503" in text for text in visit.failed)
 
 
-def test_a_lost_server_is_told(browser: Browser, street_folder: Path) -> None:
+def test_a_lost_server_is_reported(browser: Browser, street_folder: Path) -> None:
     with running(make_app(street_folder / "street.gpkg", street_model())) as url:
         visit = Visit(browser, url).__enter__()
     choose(visit.page, street_folder / "queries" / "q07.jpg")

@@ -82,7 +82,7 @@ def test_the_focus_is_not_lost_when_a_button_goes(visit: Visit, street_folder: P
     expect(page.locator("#verdict")).to_be_focused()
 
 
-def test_what_happens_is_told_to_screen_readers(page: Page, street_folder: Path) -> None:
+def test_events_are_announced_to_screen_readers(page: Page, street_folder: Path) -> None:
     heard = page.evaluate_handle(
         """() => {
           const heard = [];

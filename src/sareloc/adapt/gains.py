@@ -1,4 +1,4 @@
-"""The proof of an adaptation: recall and answers before and after, on a part of the area that it was not fitted on."""
+"""The gains of an adaptation: recall and answers before and after, on parts of the area that it was not fitted on."""
 
 from __future__ import annotations
 
@@ -8,15 +8,15 @@ from dataclasses import dataclass, replace
 import numpy as np
 
 from sareloc.adapt.learn import Queries, bootstrap_gain, first_right
-from sareloc.adapt.material import Source
+from sareloc.adapt.training_data import Source
 from sareloc.arrays import Bools, Floats, Ints, Vectors
 from sareloc.encode import Encoded
 from sareloc.geo import ecef_from_wgs84
-from sareloc.geometry.adaptation import Adaptation
+from sareloc.geometry.adaptation import Adaptation, Step
 from sareloc.localize import Localizer
-from sareloc.localize.calibrate import FAR_M, Judged, judge_all, verifying
 from sareloc.localize.calibration import make_trials, search_depth
 from sareloc.localize.estimate import CANDIDATES
+from sareloc.localize.photo_calibration import FAR_M, Judged, judge_all, verifying
 
 INTERVAL = (2.5, 97.5)
 
@@ -33,7 +33,7 @@ class Gain:
 
 
 @dataclass(frozen=True)
-class Proved:
+class HeldOutGains:
     """The gains for one kind of queries in the held-out part of the area."""
 
     kind: str
@@ -128,3 +128,44 @@ def verified_answers(
     right = [(one.answered & one.right)[~absent] for one in (old, new)]
     rejected = [~one.answered[absent] for one in (old, new)]
     return Answers(cells, right[0], right[1]), Answers(cells, rejected[0], rejected[1])
+
+
+Fits = Sequence[tuple[Step | None, Sequence[tuple[Source, Queries, Ints]]]]
+"""Of each fold: the adaptation by the others, None if no change is better there, and the queries in it with their rows.
+Queries of a fold without a change count, as no gain."""
+
+
+def recall_gains(
+    fits: Fits, vectors: Vectors, dim: int, rng: np.random.Generator
+) -> tuple[list[HeldOutGains], tuple[float, float, float]]:
+    """The gains of recall@1 of each kind of queries, and their mean with its interval.
+
+    Args:
+        fits: of each fold.
+        vectors: search vectors of the map (N, D).
+        dim: of the descriptors in them.
+        rng: of the bootstrap.
+    """
+    parts: dict[str, list[Answers]] = {}
+    for step, inside in fits:
+        for source, queries, _ in inside:
+            change = None if step is None else Adaptation(dim, (step,))
+            parts.setdefault(source.kind, []).append(recall_answers(queries, vectors, change))
+    gains = {kind: Answers.join(found).gain(rng) for kind, found in parts.items()}
+    found = [HeldOutGains(kind, gain, None, None) for kind, (gain, _) in gains.items()]
+    if not found:
+        return [], (0.0, 0.0, 0.0)
+    low, high = np.percentile(np.mean([drawn for _, drawn in gains.values()], axis=0), INTERVAL).tolist()
+    return found, (float(np.mean([one.recall_1.after - one.recall_1.before for one in found])), low, high)
+
+
+def objection(gains: Sequence[HeldOutGains], mean: tuple[float, float, float]) -> str | None:
+    """Why an adapted map is not written, by its gains and the mean gain of recall@1 with its interval; None: it is."""
+    if not gains or mean[1] <= 0:
+        found = f"{mean[0]:+.1f} points, at least {mean[1]:+.1f}"
+        return f"the 95 % interval of the gain of recall@1 is not above zero: {found}"
+    for one in gains:
+        for gain, what in ((one.recall_1, "recall@1"), (one.answered, "correct answers"), (one.rejected, "rejections")):
+            if gain is not None and gain.high < 0:
+                return f"{what} of {one.kind} fall, from {gain.before:.1f} to {gain.after:.1f} %"
+    return None

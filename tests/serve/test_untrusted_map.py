@@ -1,4 +1,4 @@
-"""A map may come from a stranger: only allowed photos are shown, and whatever it holds, no answer is a 500."""
+"""A map from an untrusted source: only allowed photos are shown, and whatever it holds, no answer is a 500."""
 
 from __future__ import annotations
 
@@ -92,7 +92,7 @@ def test_a_map_reached_by_a_link_shows_its_photos(own_folder: Path, tmp_path: Pa
         assert client.get("/photos/1/thumbnail").status_code == 200
 
 
-def test_a_folder_that_is_none_is_told(own_folder: Path) -> None:
+def test_what_is_not_a_folder_is_reported(own_folder: Path) -> None:
     with pytest.raises(ArgumentError, match="--photos"):
         make_app(own_folder / "street.gpkg", street_model(), config=ServeConfig(photos=(own_folder / "absent",)))
 

@@ -13,8 +13,8 @@ import numpy as np
 import torch
 
 from sareloc.adapt.compare import Comparisons, compare_queries, shown_together
-from sareloc.adapt.keep import Arrays, in_chunks
 from sareloc.adapt.learn import Pairs, Queries
+from sareloc.adapt.result_files import Arrays, in_chunks
 from sareloc.arrays import Floats, Image, Ints, Vectors
 from sareloc.encode import Encoded
 from sareloc.errors import PhotoError
@@ -192,7 +192,7 @@ def _placed(
 
 @dataclass(frozen=True, eq=False)
 class Source:
-    """Photos of one kind whose positions are known, by which an adaptation is chosen and proved."""
+    """Photos of one kind whose positions are known, by which an adaptation is chosen and tested."""
 
     kind: str
     """Such as "photos of the map"."""

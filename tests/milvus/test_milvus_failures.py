@@ -1,4 +1,4 @@
-"""Milvus on bad days: not there, lost in the middle, somebody else's collection, two writers at once."""
+"""Failures of Milvus: a server that is absent or lost in the middle, a collection of another program, two writers."""
 
 from __future__ import annotations
 
@@ -173,7 +173,7 @@ def test_another_models_collection_is_refused(model: PlaceModel, lite: Path, tmp
     assert len(PlaceMap(address)) == 2
 
 
-def test_a_collection_of_somebody_elses_is_left_alone(model: PlaceModel, lite: Path, tmp_path: Path) -> None:
+def test_a_collection_of_another_program_is_not_changed(model: PlaceModel, lite: Path, tmp_path: Path) -> None:
     write_town(tmp_path, 1)
     address = f"milvus-lite:{lite}/theirs"
     connection = Connection(read_milvus_address(address))
@@ -185,7 +185,7 @@ def test_a_collection_of_somebody_elses_is_left_alone(model: PlaceModel, lite: P
     assert connection.ask("query", collection_name="theirs", filter="", output_fields=["count(*)"])[0]["count(*)"] == 0
 
 
-def test_what_is_not_there_is_told(lite: Path, model: PlaceModel, tmp_path: Path) -> None:
+def test_what_is_not_there_is_reported(lite: Path, model: PlaceModel, tmp_path: Path) -> None:
     with pytest.raises(MapError, match=r"lite.db/absent does not exist"):
         PlaceMap(f"milvus-lite:{lite}/absent")
     write_town(tmp_path, 1)

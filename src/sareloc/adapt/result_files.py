@@ -33,12 +33,13 @@ def in_chunks(
     parts = []
     with tqdm(total=count, desc=title, unit="photo", disable=None if progress else True) as bar:
         for rows in _chunks(count):
-            parts.append(kept(None if folder is None else folder / f"{name}-{rows.start:08d}.npz", compute, rows))
+            file = None if folder is None else folder / f"{name}-{rows.start:08d}.npz"
+            parts.append(load_or_compute(file, compute, rows))
             bar.update(len(rows))
     return parts
 
 
-def kept(file: Path | None, compute: Callable[[range], Arrays], rows: range) -> Arrays:
+def load_or_compute(file: Path | None, compute: Callable[[range], Arrays], rows: range) -> Arrays:
     """The arrays in a file, or, if it does not exist or cannot be used, those of `compute`, which are written to it."""
     if file is None:
         return compute(rows)

@@ -31,7 +31,7 @@ from sareloc.localize.estimate import CANDIDATES, MIN_CONFIDENCE, PLACE_M, Calib
 from sareloc.localize.localizer import Localizer
 from sareloc.localize.queries import AT_ONCE
 from sareloc.maps import Matches, open_store
-from sareloc.photos import ReadImage, content_digest
+from sareloc.photos import ReadImage
 
 Cell = tuple[int, int, int]
 """A cube of 25 m, see `place_of`."""
@@ -74,8 +74,8 @@ class CalibrationReport:
 
     calibration: Calibration
     """The one that the map has now: the new one, or the one before."""
-    kept_because: str | None
-    """Why the map keeps its calibration, see `objection`; None: the new one was stored in the map."""
+    rejected_because: str | None
+    """Why the new one was not stored in the map, see `objection`; None: it was."""
     before_origin: str
     """What the calibration before was fitted on, see `Calibration.origin`."""
     photos: int
@@ -97,75 +97,82 @@ class CalibrationReport:
 
 
 def calibrate(localizer: Localizer, photos: Sequence[Path], latlon: npt.ArrayLike) -> CalibrationReport:
-    """Fit confidence and radius on photos taken at `latlon` (N, 2) degrees; store them in the map if they are better.
+    """Fit confidence and radius on photos with known positions; store them in the map if they are better.
 
-    The photos must not be in the map (those that are, are left out) and should be like the expected queries, from all
-    over the map: at least ten, of two places or more; some hundred are better. How many of them are found does not
-    matter: that is what is measured. The new calibration is compared with the map's current one, on photos that it was
-    not fitted on, and is stored unless there is an `objection`; else the map is not changed. A calibration belongs to
-    the localizer's `search`. Raises ArgumentError if there are too few photos.
+    How many of the photos are found does not matter: that is what is measured. The new calibration is compared with the
+    map's current one, on photos that it was not fitted on, and is stored unless there is an `objection`; else the map
+    is not changed.
+
+    Args:
+        localizer: of the map; a calibration belongs to its `search`.
+        photos: N files like the expected queries, from all over the map: at least ten, of two places or more; some
+            hundred are better. Those that are in the map are left out.
+        latlon: (N, 2) degrees, where they were taken.
+
+    Raises:
+        ArgumentError: if there are too few photos.
     """
     truth_m = ecef_from_wgs84(latlon)
     if len(photos) != len(truth_m):
         raise ArgumentError(f"{len(photos)} photos need as many positions, found {len(truth_m)}")
-    digests = [_digest(photo) for photo in photos]
-    with open_store(localizer.place_map.path) as store:
-        there = store.known([digest for digest in digests if digest is not None])
-    known = [digest in there for digest in digests]
-    used = [row for row, held in enumerate(known) if not held]
-    trials, unreadable, panoramas = _search_trials(localizer, [photos[row] for row in used], truth_m[used])
+    trials, in_map, unreadable, panoramas = _search_trials(localizer, photos, truth_m)
     shown = [trial for trial in trials if not trial.absent]
     places = {place_of(trial) for trial in shown}
     if len(shown) < FEWEST or len(places) < 2:
         raise ArgumentError(
             f"a calibration needs {FEWEST} photos or more that are not in the map and can be read, of two places or "
             f"more: found {len(shown)} of {len(places)} "
-            f"({sum(known)} of {len(photos)} are in the map, {len(unreadable)} cannot be read, {len(panoramas)} are "
+            f"({len(in_map)} of {len(photos)} are in the map, {len(unreadable)} cannot be read, {len(panoramas)} are "
             "360° photos)"
         )
     old, fitted = localizer.calibration, fit_trials(trials, "photos")
     before, after = judge_all(trials, [old] * len(trials)), judge_all(trials, cross_validate(trials))
-    kept_because = objection(before, after, [place_of(trial) for trial in trials])
-    if kept_because is None:
+    rejected_because = objection(before, after, [place_of(trial) for trial in trials])
+    if rejected_because is None:
         with open_store(localizer.place_map.path, write=True) as store:
             store.write_note(localizer.search.note, fitted.to_json())
     return CalibrationReport(
-        fitted if kept_because is None else old,
-        kept_because,
+        fitted if rejected_because is None else old,
+        rejected_because,
         old.origin,
         len(shown),
         len(places),
         float(np.mean([outcome.right for outcome in outcomes_of(shown, fitted.temperature)])),
         held_out(before),
         held_out(after),
-        tuple(str(photo) for photo, held in zip(photos, known, strict=True) if held),
+        tuple(in_map),
         tuple(unreadable),
         tuple(panoramas),
     )
 
 
-def _digest(photo: Path) -> bytes | None:
-    try:
-        return content_digest(photo)
-    except PhotoError:
-        return None  # decoding it reports the error
-
-
 def _search_trials(
     localizer: Localizer, photos: Sequence[Path], truth_m: Floats
-) -> tuple[list[Trial], list[PhotoError], list[str]]:
-    """The trials of these photos; the errors of those that cannot be read; those that are 360° photos."""
+) -> tuple[list[Trial], list[str], list[PhotoError], list[str]]:
+    """The trials of these photos; those that are in the map; the errors of those that cannot be read; 360° photos."""
     trials: list[Trial] = []
+    in_map: list[str] = []
     panoramas: list[str] = []
     unreadable: list[PhotoError] = []
     candidates = localizer.search.candidates or CANDIDATES
     k = search_depth(localizer.place_map, truth_m, candidates, FAR_M)
-    waiting = zip(photos, truth_m, localizer.load(photos), strict=True)
-    with tqdm(total=len(photos), desc="calibrate", unit="photo", disable=None) as bar:
+    waiting = zip(truth_m, localizer.load(photos, digest=True), strict=True)
+    with (
+        open_store(localizer.place_map.path) as store,
+        tqdm(total=len(photos), desc="calibrate", unit="photo", disable=None) as bar,
+    ):
         while loaded := list(islice(waiting, AT_ONCE)):
-            read = [(truth, image) for _, truth, image in loaded if isinstance(image, ReadImage) and not image.views]
-            unreadable += [image for _, _, image in loaded if isinstance(image, PhotoError)]
-            panoramas += [str(photo) for photo, _, image in loaded if isinstance(image, ReadImage) and image.views]
+            there = store.known([image.sha256 for _, image in loaded if isinstance(image, ReadImage) and image.sha256])
+            read: list[tuple[Floats, ReadImage]] = []
+            for truth, image in loaded:
+                if isinstance(image, PhotoError):
+                    unreadable.append(image)
+                elif image.sha256 in there:
+                    in_map.append(image.name)
+                elif image.views:
+                    panoramas.append(image.name)
+                else:
+                    read.append((truth, image))
             if read:
                 truths = np.stack([truth for truth, _ in read])
                 queries = [encoded for (encoded,) in localizer.encode([image for _, image in read])]
@@ -173,7 +180,7 @@ def _search_trials(
                 verify = verifying(localizer, queries, matches)
                 trials += make_trials(matches, truths, candidates, absent_m=FAR_M, verify=verify)
             bar.update(len(loaded))
-    return trials, unreadable, panoramas
+    return trials, in_map, unreadable, panoramas
 
 
 def verifying(
