@@ -12,6 +12,7 @@ from PIL import ExifTags, Image
 from tests.maps.small_town import tiny_model, write_photo, write_town
 from tests.photos.test_tracks import gpx, north, write
 
+from sareloc.maps import MapConfig, build_map
 from sareloc.models import save_checkpoint
 
 PHOTOS = 4
@@ -36,13 +37,23 @@ def count_reads(town: Path, below: str, *words: str | Path) -> dict[str, Any]:
     return found
 
 
-def test_a_photo_is_opened_at_most_twice_for_a_map_and_once_as_a_query(town: Path) -> None:
-    built = count_reads(town, "photos", "map", "build", town / "photos", "--out", town / "town.gpkg")
+@pytest.fixture(scope="module")
+def built(town: Path) -> dict[str, Any]:
+    """What building town.gpkg, the map of the photos, reads."""
+    return count_reads(town, "photos", "map", "build", town / "photos", "--out", town / "town.gpkg")
+
+
+def test_a_photo_is_opened_at_most_twice_for_a_map(built: dict[str, Any]) -> None:
     assert built["photos"] == PHOTOS
     assert built["opens"] <= 2
     assert built["decodes"] == 1
-    asked = count_reads(town, "query", "localize", town / "town.gpkg", town / "query" / "0009.jpg")
-    assert asked == {"photos": 1, "opens": 1, "decodes": 1}
+
+
+@pytest.mark.usefixtures("built")
+@pytest.mark.parametrize(("words", "opens"), [((), 1), (("--csv",), 2)], ids=["position", "position and time"])
+def test_a_query_is_opened_once_and_once_more_for_its_time(town: Path, words: tuple[str, ...], opens: int) -> None:
+    asked = count_reads(town, "query", "localize", town / "town.gpkg", town / "query" / "0009.jpg", *words)
+    assert asked == {"photos": 1, "opens": opens, "decodes": 1}
 
 
 def test_a_photo_on_a_track_is_opened_at_most_three_times_for_a_map(town: Path) -> None:
@@ -58,17 +69,11 @@ def test_a_photo_on_a_track_is_opened_at_most_three_times_for_a_map(town: Path) 
     assert count_reads(town, "walk", *words) == {"photos": PHOTOS, "opens": 3, "decodes": 1}
 
 
-def test_a_query_is_opened_once_more_for_its_time(town: Path) -> None:
-    count_reads(town, "photos", "map", "build", town / "photos", "--out", town / "timed.gpkg")
-    asked = count_reads(town, "query", "localize", town / "timed.gpkg", town / "query" / "0009.jpg", "--csv")
-    assert asked == {"photos": 1, "opens": 2, "decodes": 1}
-
-
 def test_a_photo_is_opened_at_most_twice_for_a_calibration(town: Path) -> None:
     """Once for its position, and once for its pixels and to see whether the map has it."""
     write_town(town / "known", 24)
     for number in range(12):
         write_photo(town / "true" / f"{number:04d}.jpg", 3 * number + 100)
-    count_reads(town, "known", "map", "build", town / "known", "--out", town / "known.gpkg")
+    build_map(town / "known", town / "known.gpkg", tiny_model(), config=MapConfig(progress=False))
     found = count_reads(town, "true", "map", "calibrate", town / "known.gpkg", town / "true")
     assert found == {"photos": 12, "opens": 2, "decodes": 1}
