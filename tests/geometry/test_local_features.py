@@ -149,6 +149,15 @@ def test_packing_rounds_keypoints_and_descriptors(count: int, width: int, height
     np.testing.assert_array_equal(again.xy, found.xy)
 
 
+def test_each_byte_holds_two_numbers_of_a_descriptor_the_lower_half_first() -> None:
+    header, place = bytes([*(64).to_bytes(2, "little"), *(48).to_bytes(2, "little"), 0, 0, 0, 0]), bytes(3 * 8)
+    halves = bytes(range(256))  # of eight keypoints
+    found = unpack_features(header + place + halves).descriptors
+    one_by_one = [12 * max(half - 8, -7) for byte in halves for half in (byte % 16, byte // 16)]
+    assert found.dtype == np.int8
+    assert found.ravel().tolist() == one_by_one
+
+
 def test_a_stored_photo_has_at_most_36_kb() -> None:
     features = LocalFeatures(np.zeros((KEYPOINTS, 2), np.float32), np.zeros((KEYPOINTS, 64), np.int8), (480, 360))
     assert len(pack_features(features)) <= 36_000

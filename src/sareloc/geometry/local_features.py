@@ -122,9 +122,17 @@ def unpack_features(blob: bytes, *, size: int | None = None) -> LocalFeatures:
     low, middle, high = np.frombuffer(blob, np.uint8, 3 * held, _HEADER.size).reshape(held, 3).T.astype(np.uint16)
     xy = np.stack([low | (middle & 15) << 8, middle >> 4 | high << 4], axis=1) / STORED_PER_PX
     halves = np.frombuffer(blob, np.uint8, DIM // 2 * held, packed_prefix(count, 0)).reshape(held, DIM // 2)
-    steps = np.stack([halves & 15, halves >> 4], axis=2).reshape(held, DIM).astype(np.int8) - 8
-    descriptors = np.clip(steps, -7, 7) * np.int8(STEPS_PER_UNIT // STORED_PER_UNIT)
+    descriptors = _pairs_of_bytes()[halves].view(np.int8)
     return LocalFeatures(xy.astype(np.float32), descriptors, (width, height), focal_px or None)
+
+
+@cache
+def _pairs_of_bytes() -> npt.NDArray[np.uint16]:
+    """For each byte (256,) the two numbers of a descriptor that it holds, each a signed byte of the result."""
+    byte = np.arange(256, dtype=np.uint8)
+    steps = np.stack([byte & 15, byte >> 4], axis=1).astype(np.int8) - np.int8(8)
+    numbers = np.clip(steps, -7, 7) * np.int8(STEPS_PER_UNIT // STORED_PER_UNIT)
+    return numbers.view(np.uint16)[:, 0]
 
 
 def stored_steps(features: LocalFeatures) -> npt.NDArray[np.int8]:
