@@ -132,7 +132,7 @@ def _pairs_of_bytes() -> npt.NDArray[np.uint16]:
     byte = np.arange(256, dtype=np.uint8)
     steps = np.stack([byte & 15, byte >> 4], axis=1).astype(np.int8) - np.int8(8)
     numbers = np.clip(steps, -7, 7) * np.int8(STEPS_PER_UNIT // STORED_PER_UNIT)
-    return numbers.view(np.uint16)[:, 0]
+    return np.ascontiguousarray(numbers).view(np.uint16).reshape(256)
 
 
 def stored_steps(features: LocalFeatures) -> npt.NDArray[np.int8]:
