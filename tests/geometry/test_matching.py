@@ -41,6 +41,17 @@ def test_matches_are_mutual_nearest_neighbours_that_are_similar(counts: list[int
         assert same.tolist() == pairs.tolist()
 
 
+def test_the_largest_numbers_are_multiplied_exactly() -> None:
+    """Sums of products of 127 and -127 are clipped by instructions that add two of them in 16 bits."""
+    signs = np.where(np.random.default_rng(0).random((70, 64)) < 0.5, -1, 1)
+    mine = (127 * signs).astype(np.int8)
+    other = mine[::-1].copy()
+    other[:, :4] = np.where(np.arange(70)[:, None] % 3 == 0, -other[:, :4], other[:, :4])
+    (pairs,) = match_features(features(mine), [features(other)])
+    assert len(pairs) > 60
+    assert [tuple(pair) for pair in pairs.tolist()] == slow_matches(mine, other)
+
+
 def test_nothing_to_match_gives_no_pairs() -> None:
     some, none = features(np.ones((3, 64), np.int8)), features(np.zeros((0, 64), np.int8))
     assert list(match_features(some, [])) == []

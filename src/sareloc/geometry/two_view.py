@@ -10,7 +10,7 @@ from __future__ import annotations
 
 import math
 import os
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, replace
 from functools import cache
@@ -22,13 +22,16 @@ import torch
 import torch.nn.functional as F
 
 from sareloc.arrays import Bools, Floats, Ints, Vectors
-from sareloc.geometry.local_features import LocalFeatures, focal_px_of, product
+from sareloc.geometry.local_features import LocalFeatures, focal_px_of
 
 MIN_COSINE = 0.82
 """Pairs of descriptors with a lower cosine are no match; the value of XFeat's authors."""
 
 PREFILTER_KEYPOINTS = 256
 """The best keypoints of an image, by which many photos are compared with a query."""
+BLOCK, COMPARED_AT_ONCE = 512, 8  # descriptors, and photos of 256: what is multiplied at once stays in a core's cache
+PADDED_TO = 64  # descriptors
+INTEGER_INSTRUCTIONS = ("avx512_vnni", "avx_vnni")  # of x86, for exact products of 8-bit integers
 
 
 def match_features(
@@ -47,14 +50,14 @@ def match_features(
     """
     if device is not None and device.type != "cpu" and others:
         return match_together(query, others, device)
-    mine = _unit(query.descriptors)
-    return (_mutual(mine, _unit(other.descriptors)) for other in others)
+    mine = _Descriptors(query.descriptors)
+    return (_mutual(mine, _Descriptors(other.descriptors)) for other in others)
 
 
 def count_matches(query: LocalFeatures, others: Sequence[LocalFeatures], device: torch.device | None = None) -> Ints:
     """The number (K,) of matches (see `match_features`) between the 256 best keypoints of a query and of K images.
 
-    One matrix product compares all of them: a hundred images take as long as the matches of five with all keypoints.
+    A hundred images take as long as the matches of six with all keypoints.
 
     Args:
         query: the local features of the query.
@@ -65,30 +68,74 @@ def count_matches(query: LocalFeatures, others: Sequence[LocalFeatures], device:
     some = [other.best(PREFILTER_KEYPOINTS) for other in others]
     if device is not None and device.type != "cpu" and others:
         return np.array([len(pairs) for pairs in match_together(best, some, device)], dtype=np.int64)
-    if not len(best) or not count:
-        return np.zeros(count, dtype=np.int64)
-    theirs = np.zeros((count, PREFILTER_KEYPOINTS, query.descriptors.shape[1]), dtype=np.float32)
-    for row, other in enumerate(some):  # rows of zeros have a cosine of 0 with any other
-        theirs[row, : len(other)] = _unit(other.descriptors)
-    mine = _unit(best.descriptors)
-    cosines = product(mine, theirs.reshape(-1, theirs.shape[2])).reshape(len(best), count, -1)  # (N, K, 256)
-    nearest = cosines.argmax(axis=2)  # (N, K)
-    near = np.take_along_axis(cosines, nearest[..., None], axis=2)[..., 0] > MIN_COSINE
-    rows, images = np.nonzero(near)
-    back = product(theirs[images, nearest[rows, images]], mine).argmax(axis=1)
-    return np.bincount(images[back == rows], minlength=count)
+    mine, found = _Descriptors(best.descriptors), np.zeros(count, dtype=np.int64)
+    for first in range(0, count, COMPARED_AT_ONCE):
+        part = some[first : first + COMPARED_AT_ONCE]
+        padded = np.zeros((len(part), PREFILTER_KEYPOINTS, query.descriptors.shape[1]), dtype=np.int8)
+        for row, other in enumerate(part):
+            padded[row, : len(other)] = other.descriptors
+        pairs = _mutual(mine, _Descriptors(padded.reshape(-1, padded.shape[2])), images=len(part))
+        found[first : first + len(part)] = np.bincount(pairs[:, 1] // PREFILTER_KEYPOINTS, minlength=len(part))
+    return found
 
 
-def _mutual(mine: Vectors, theirs: Vectors) -> Ints:
-    if not len(mine) or not len(theirs):
+class _Descriptors:
+    """Descriptors (N, D) as they are held, 8-bit integers, and what scales them to unit length (N,).
+
+    Rows of zeros, which have a cosine of 0 with any other, complete N to a multiple of 64: for each new shape of a
+    product, oneDNN takes as long as for some products.
+    """
+
+    def __init__(self, integers: npt.NDArray[np.int8]) -> None:
+        more = -len(integers) % PADDED_TO
+        if more:
+            integers = np.concatenate([integers, np.zeros((more, integers.shape[1]), np.int8)])
+        self.integers = torch.from_numpy(integers)
+        floats = self.integers.float()
+        self.factors = 1 / floats.norm(dim=1).clamp_min(1e-6)
+        self.multiplied = self.integers if _multiplies_integers() else floats
+
+    def nearest(self, others: _Descriptors, images: int = 1) -> tuple[Ints, Vectors]:
+        """The rows (N, images) of the nearest descriptor of each image, and the cosines with them.
+
+        512 descriptors are compared at once, so that the products stay in the cache. They are exact as integers and as
+        floats: the same descriptors match on every processor.
+
+        Args:
+            others: descriptors of the images, one after another, as many of each.
+            images: how many.
+        """
+        theirs, parts = others.multiplied.T, []
+        for mine in self.multiplied.split(BLOCK):
+            products = mine @ theirs if mine.is_floating_point() else torch._int_mm(mine, theirs).float()
+            cosines = products.mul_(others.factors).numpy().reshape(len(mine) * images, -1)
+            rows = cosines.argmax(axis=1)
+            parts.append((rows, cosines[np.arange(len(rows)), rows]))
+        rows, best = (np.concatenate(part).reshape(-1, images) for part in zip(*parts, strict=True))
+        per_image = len(others.integers) // images
+        return rows + per_image * np.arange(images), best * self.factors.numpy()[:, None]
+
+
+@cache
+def _multiplies_integers() -> bool:
+    """Whether oneDNN may use instructions for 8-bit integers. With others it is slower, and clips large sums."""
+    limit = os.environ.get("ONEDNN_MAX_CPU_ISA") or os.environ.get("DNNL_MAX_CPU_ISA") or "DEFAULT"
+    capabilities: Mapping[str, object] = getattr(torch.cpu, "get_capabilities", dict)()
+    return limit.upper() in ("ALL", "DEFAULT") and any(capabilities.get(name) for name in INTEGER_INSTRUCTIONS)
+
+
+def _mutual(mine: _Descriptors, theirs: _Descriptors, images: int = 1) -> Ints:
+    """The pairs (P, 2) of rows of mine and of theirs that match, if theirs are of so many images, one after another."""
+    if not len(mine.integers) or not len(theirs.integers):
         return np.zeros((0, 2), dtype=np.int64)
-    cosines = product(mine, theirs)  # (N, M)
-    nearest = cosines.argmax(axis=1)
-    rows = np.flatnonzero(cosines[np.arange(len(mine)), nearest] > MIN_COSINE)
-    # few products are computed again: taking columns of the matrix takes several times as long
-    back = product(theirs[nearest[rows]], mine).argmax(axis=1)
-    rows = rows[back == rows]
-    return np.stack([rows, nearest[rows]], axis=1)
+    nearest, cosines = mine.nearest(theirs, images)
+    rows, image = np.nonzero(cosines > MIN_COSINE)
+    columns = nearest[rows, image]
+    if len(rows):  # few products are computed again: taking columns of a matrix takes several times as long
+        back, _ = _Descriptors(theirs.integers.numpy()[columns]).nearest(mine)
+        mutual = back[: len(rows), 0] == rows
+        rows, columns = rows[mutual], columns[mutual]
+    return np.stack([rows, columns], axis=1)
 
 
 @torch.inference_mode()
@@ -110,12 +157,6 @@ def match_together(query: LocalFeatures, others: Sequence[LocalFeatures], device
     matched = (back == torch.arange(len(query), device=device)) & (best > MIN_COSINE)
     found = torch.where(matched, nearest, -1).cpu().numpy()
     return [np.stack([rows := np.flatnonzero(row >= 0), row[rows]], axis=1) for row in found]
-
-
-def _unit(descriptors: npt.NDArray[np.int8]) -> Vectors:
-    vectors = descriptors.astype(np.float32)
-    unit: Vectors = vectors / np.maximum(np.linalg.norm(vectors, axis=1, keepdims=True), 1e-6)
-    return unit
 
 
 EPIPOLAR_PX = 1.5
