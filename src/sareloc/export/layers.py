@@ -28,8 +28,8 @@ UNIT_EPS = 1e-12  # of torch.nn.functional.normalize
 Ranges = Mapping[str, tuple[float, float]]
 """Activation range (lowest, highest) at the input of each quantized layer: of a convolutional network by the layer's
 node name in the trace, of a transformer by the layer's own name."""
-Shape = Sequence[int | str]
-"""Of an input or output; a text is the name of a dimension of any size."""
+End = tuple[str, int, Sequence[int | str]]
+"""Name, type and shape of an input or output; a text in the shape is the name of a dimension of any size."""
 
 
 def quantization_step(lowest: float, highest: float) -> float:
@@ -89,10 +89,8 @@ class Graph:
         self._weights.append(self._onnx.numpy_helper.from_array(numbers, unique))
         return unique
 
-    def build(
-        self, name: str, given: tuple[str, int, Shape], output: tuple[str, int, Shape], result: str, **metadata: str
-    ) -> Any:
-        """The finished ModelProto with this input and output (name, type, shape); `result` is the value to return."""
+    def build(self, name: str, given: End, output: End, result: str, **metadata: str) -> Any:
+        """The finished ModelProto with this input and output; `result` is the value to return as output."""
         helper = self._onnx.helper
         self._nodes.append(helper.make_node("Identity", [result], [output[0]]))
         ends = [[helper.make_tensor_value_info(*end)] for end in (given, output)]

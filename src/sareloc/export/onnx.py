@@ -18,7 +18,7 @@ from torch import fx
 
 from sareloc import __version__
 from sareloc.errors import ArgumentError, need
-from sareloc.export.layers import FLOAT, UINT8, Graph, Ranges, Shape, add_layer, add_vit, split_grid
+from sareloc.export.layers import FLOAT, UINT8, End, Graph, Ranges, add_layer, add_vit, split_grid
 from sareloc.export.pools import add_aggregation, add_whitening
 from sareloc.files import replacing
 from sareloc.models.backbones import Backbone
@@ -114,13 +114,13 @@ def features_onnx(model: PlaceModel, ranges: Ranges | None = None, size: tuple[i
     _check_bytes(model)
     graph = Graph()
     features = add_backbone(graph, model.backbone, _add_normalisation(graph, model), ranges, size)
-    output = ("features", FLOAT, ["batch", model.backbone.channels, "h", "w"])
+    output: End = ("features", FLOAT, ["batch", model.backbone.channels, "h", "w"])
     built: bytes = graph.build("backbone", _images(size), output, features).SerializeToString()
     return built
 
 
-def _images(size: tuple[int, int] | None) -> tuple[str, int, Shape]:
-    """Name, type and shape of the input; `size`: (height, width), None: any."""
+def _images(size: tuple[int, int] | None) -> End:
+    """The input of images; `size`: (height, width), None: any."""
     return INPUT, UINT8, ["batch", 3, *(size or ("height", "width"))]
 
 
@@ -143,8 +143,8 @@ def xfeat_onnx(network: XFeatModel) -> bytes:
     reliability = add_layer(graph, network.heatmap_head, descriptors)
     logits = add_layer(graph, network.keypoint_head, graph.add("SpaceToDepth", x, blocksize=8))
     maps = graph.add("Concat", descriptors, logits, reliability, axis=1)
-    images = (INPUT, FLOAT, ["batch", 1, "height", "width"])
-    output = ("maps", FLOAT, ["batch", sum(XFEAT_CHANNELS), "h", "w"])
+    images: End = (INPUT, FLOAT, ["batch", 1, "height", "width"])
+    output: End = ("maps", FLOAT, ["batch", sum(XFEAT_CHANNELS), "h", "w"])
     built: bytes = graph.build("xfeat", images, output, maps).SerializeToString()
     return built
 

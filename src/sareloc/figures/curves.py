@@ -105,9 +105,12 @@ def draw_recall(reports: Mapping[str, Report], *, styles: Styles | None = None) 
 def draw_precision_recall(
     curves: Mapping[str, PrecisionRecallCurve], at: float | None = None, *, styles: Styles | None = None
 ) -> Figure:
-    """Precision over recall of several curves, keyed by legend name; `at`: threshold of the operating point to mark.
+    """Precision over recall of several curves.
 
-    `styles`: by legend name, as in other figures; default: in their order.
+    Args:
+        curves: by legend name.
+        at: threshold of the operating point to mark; default: none.
+        styles: by legend name, as in other figures; default: in the order of the curves.
     """
     _require_some(curves, "no curves were given")
     styles = styles or series_styles(curves)
