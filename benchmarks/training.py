@@ -32,8 +32,8 @@ from sareloc.losses import make_loss
 from sareloc.models import PlaceModel, make_model, number_format
 from sareloc.training import Neighbourhoods, TensorInputs, TrainingConfig, TrainingSet, find_neighbourhoods
 from sareloc.training.distributed import Network, ProcessGroup, data_parallel, local_device
-from sareloc.training.loop import train_epoch, train_step
-from sareloc.training.tasks import TupleTask, make_optimizer
+from sareloc.training.loop import make_optimizer, train_epoch, train_step
+from sareloc.training.tasks import TupleTask
 
 
 def make_places(database: int, queries: int) -> Places:

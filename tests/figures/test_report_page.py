@@ -17,6 +17,7 @@ from tests.figures.little_town import colour, make_matches, make_report, make_to
 from sareloc import __version__
 from sareloc.errors import ArgumentError
 from sareloc.figures import PrecisionRecallCurve, QueryMatches, write_report
+from sareloc.figures.style import SERIES_STYLES
 from sareloc.models import PlaceModel
 from sareloc.training import EpochRecord
 
@@ -176,6 +177,19 @@ def test_unreadable_photos_are_mentioned(tmp_path: Path) -> None:
     report = make_report(RECALL, failures={"database": (("a.jpg", "empty"),), "queries": ()})
     shown = read(write_report(tmp_path / "r.html", reports={"x": report}))
     assert "1 photo of the database" in " ".join(shown.words)
+
+
+def test_a_run_has_one_colour_in_all_charts(tmp_path: Path) -> None:
+    """Also if others are missing in a chart: the first report has no curve, and only the second has a history."""
+    reports = {"a": make_report(RECALL, curve=()), "b": make_report({1: 50.0, 5: 70.0})}
+    curve = PrecisionRecallCurve.of_report(reports["b"])
+    text = write_report(
+        tmp_path / "r.html", reports=reports, histories={"b": HISTORY}, confidence_curves={"c": curve}
+    ).read_text()
+    charts = re.findall(r"<svg.*?</svg>", text, re.DOTALL)
+    shown = [[look.colour for look in SERIES_STYLES[:3] if f"stroke: {look.colour}" in chart] for chart in charts]
+    first, second, third = (look.colour for look in SERIES_STYLES[:3])
+    assert shown == [[first, second], [second], [second], [third]]
 
 
 def test_nothing_to_report_is_an_error(tmp_path: Path) -> None:

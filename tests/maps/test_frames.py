@@ -6,7 +6,6 @@ import io
 from collections.abc import Iterator
 from dataclasses import replace
 from pathlib import Path
-from typing import Any
 
 import numpy as np
 import pytest
@@ -15,12 +14,14 @@ from PIL import Image
 from tests.maps.small_town import build_map, geotag_of, tiny_model, write_photo
 
 from sareloc import maps
+from sareloc.datasets import PhotoSet, Places
 from sareloc.errors import PhotoError
 from sareloc.localize import Localizer, Search
 from sareloc.maps import PlaceMap, map_info, open_store, verify_map
 from sareloc.models import PlaceModel
 from sareloc.photos import PhotoSource, ReadImage, exif_bytes, read_image
-from sareloc.training.data import open_inputs
+from sareloc.training import TrainingConfig
+from sareloc.training.data import open_datasets
 
 
 @pytest.fixture(scope="module")
@@ -76,9 +77,10 @@ def test_files_frames_queries_and_training_images_are_resized_by_the_models_inte
     for query, expected in zip(queries, small, strict=True):
         assert isinstance(query, ReadImage)
         np.testing.assert_array_equal(query.pixels[0], expected)
-    options: dict[str, Any] = {"size": (64, 64), "workers": 0, "dtype": torch.float32, "device": torch.device("cpu")}
+    places = Places("file", "all", PhotoSet(tmp_path, ("file.png",)), PhotoSet(tmp_path, ()))
     for keep in ("pixels", "nothing"):
-        opened = open_inputs(bicubic, [tmp_path / "file.png"], keep=keep, progress=False, **options)  # type: ignore[arg-type]
+        config = TrainingConfig(keep=keep, height=64, width=64)  # type: ignore[arg-type]
+        (opened,) = open_datasets(bicubic, [places], config, torch.float32, torch.device("cpu"), progress=False)
         (images,) = opened.inputs.batches([np.array([0])], torch.device("cpu"))
         np.testing.assert_array_equal(images[0].permute(1, 2, 0).numpy(), small[0])
 

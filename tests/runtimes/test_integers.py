@@ -14,7 +14,7 @@ from tests.runtimes.test_runtimes import blobs, make, needs_vnni
 from torch import nn
 
 from sareloc.export import INPUT
-from sareloc.export.layers import Graph, add_layer
+from sareloc.export.layers import FLOAT, Graph, add_layer
 from sareloc.export.onnx import features_onnx
 from sareloc.models.fused import fold_norms
 from sareloc.runtimes.openvino import activation_ranges, dead_leaves_images
@@ -34,9 +34,8 @@ def test_an_integer_convolution_is_that_of_rounded_numbers(lowest: float, groups
     layer = nn.Conv2d(4, 8, 3, padding=1, groups=groups).requires_grad_(False)
     layer.weight[3] *= 100  # a channel with large weights must not cost the others their precision
     graph = Graph()
-    declare = onnx.helper.make_tensor_value_info
     found = add_layer(graph, layer, graph.quantize("x", lowest, 3.0))
-    built = graph.build("conv", declare("x", 1, [1, 4, 6, 7]), declare("y", 1, [1, 8, 6, 7]), found, {})
+    built = graph.build("conv", ("x", FLOAT, [1, 4, 6, 7]), ("y", FLOAT, [1, 8, 6, 7]), found)
     x = torch.empty(1, 4, 6, 7).uniform_(lowest - 1, 4)  # what is outside of the range is cut off
     step, least = (3 / 255, 0) if lowest == 0 else (3 / 127, -128)
     rounded = (x / step).round().clamp(least, 255 if lowest == 0 else 127) * step

@@ -82,6 +82,8 @@ def test_what_is_saved_is_compared_not_what_was_trained() -> None:
     assert max(record.recall_5 for record in run.history[1:]) > run.history[0].recall_5
     assert (run.best.epoch, run.best.recall_5) == (0, pytest.approx(start))
     assert same(weights(model), before)
+    assert "no epoch has a higher recall" not in run.line()  # one has, in the history
+    assert "with the whitening that would be saved has no higher recall@5: the initial model is kept" in run.line()
 
 
 @pytest.mark.parametrize(("whitening", "dim"), [("after", 24), ("learned", 60)])

@@ -12,7 +12,7 @@ from sareloc.errors import ArgumentError
 from sareloc.losses import LOSSES
 from sareloc.models.preprocess import MIN_SIDE_PX
 from sareloc.training import RECIPES, TrainingConfig, recipe
-from sareloc.training.tasks import learning_rate, warmup
+from sareloc.training.loop import learning_rate, warmup
 
 
 @pytest.mark.parametrize(

@@ -27,7 +27,7 @@ from sareloc.encode import Encoded
 from sareloc.errors import ArgumentError, DatasetError, PhotoError
 from sareloc.evaluation.judging import plain_json
 from sareloc.evaluation.metrics import finite_or_none, percent_interval, quantiles
-from sareloc.evaluation.ranking import check_photos
+from sareloc.evaluation.ranking import check_photos, reasons
 from sareloc.geo import Positions, distance_m, wgs84_from_enu
 from sareloc.localize import MIN_CONFIDENCE, Fix, Localizer, Search
 from sareloc.localize.calibration import ABSENT_SHARE, expected_calibration_error, sample_weights
@@ -167,7 +167,7 @@ def judge_fixes(
         strangers=len(others),
         strangers_rejected=_percent(np.array([not _is_answer(fix, min_confidence) for fix in others], dtype=bool)),
         calibration_error=_calibration_error(fixes, correct, others),
-        failures={"queries": _reasons(fixes), "strangers": _reasons(out_of_map)},
+        failures={"queries": reasons(fixes), "strangers": reasons(out_of_map)},
     )
 
 
@@ -207,10 +207,6 @@ def _calibration_error(fixes: Sequence[Located], correct: Bools, out_of_map: Seq
     absent = np.arange(len(rows)) >= len(rows) - len(out_of_map)
     confidence, right = zip(*rows, strict=True)
     return expected_calibration_error(confidence, right, counts=sample_weights(absent, ABSENT_SHARE))
-
-
-def _reasons(located: Sequence[Located]) -> tuple[tuple[str, str], ...]:
-    return tuple((error.photo, error.reason) for error in located if isinstance(error, PhotoError))
 
 
 def _percent(chosen: Bools) -> float | None:
@@ -362,7 +358,7 @@ def _map_of_database(
     config = MapConfig(dim=dim, keypoints=keypoints, batch=batch, workers=workers, progress=progress)
     built = build_map(there, out, model, geotags=tags, config=config)
     missing = [(str(path), "no such file") for path in tags if not path.is_file()]
-    unreadable = [(error.photo, error.reason) for error in built.unreadable]
+    unreadable = reasons(built.unreadable)
     conflicts = [(one.photo, f"has the content of {one.kept}, which is elsewhere") for one in built.conflicts]
     if not out.is_file():
         raise DatasetError(

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Collection, Mapping, Sequence
+from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Literal
@@ -198,7 +198,10 @@ def _ranked(
         fingerprint=model.fingerprint(),
         dim=queries.vectors.shape[1],
         boxes=None if places.boxes is None else boxes,
-        failures={"database": _reasons(left_out), "queries": _reasons(queries.failures)},
+        failures={
+            role: reasons(failed[row] for row in sorted(failed))
+            for role, failed in (("database", left_out), ("queries", queries.failures))
+        },
     )
 
 
@@ -220,9 +223,9 @@ def _take(described: Descriptors, rows: Sequence[int]) -> Descriptors:
     return Descriptors(vectors, failures)
 
 
-def _reasons(failures: Mapping[int, PhotoError]) -> tuple[tuple[str, str], ...]:
-    """The photos that failed and why, in the order of their rows."""
-    return tuple((failures[row].photo, failures[row].reason) for row in sorted(failures))
+def reasons(results: Iterable[object]) -> tuple[tuple[str, str], ...]:
+    """The photos that failed and why, of results that are errors for these."""
+    return tuple((result.photo, result.reason) for result in results if isinstance(result, PhotoError))
 
 
 def rank_by_map(

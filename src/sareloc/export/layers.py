@@ -7,7 +7,7 @@ attention are folded into the linear layers.
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 import numpy as np
@@ -20,7 +20,7 @@ from sareloc.models.backbones import SameConv
 from sareloc.models.dinov2 import PATCH_PX, DINOv2, patches
 
 OPSET = 18
-FLOAT = 1  # ONNX's number for float32
+FLOAT, UINT8 = 1, 2  # ONNX's numbers of types
 IR_VERSION = 10  # the oldest with the operators used, so that older runtimes can open the file
 MIN_STEP = 1e-30  # replaces a quantization step of 0
 UNIT_EPS = 1e-12  # of torch.nn.functional.normalize
@@ -28,6 +28,13 @@ UNIT_EPS = 1e-12  # of torch.nn.functional.normalize
 Ranges = Mapping[str, tuple[float, float]]
 """Activation range (lowest, highest) at the input of each quantized layer: of a convolutional network by the layer's
 node name in the trace, of a transformer by the layer's own name."""
+End = tuple[str, int, Sequence[int | str]]
+"""Name, type and shape of an input or output; a text in the shape is the name of a dimension of any size."""
+
+
+def quantization_step(lowest: float, highest: float) -> float:
+    """The step of 8-bit numbers: 255 from 0 to `highest`, or 127 in each direction if `lowest` is negative."""
+    return max(-lowest, highest, MIN_STEP) / (127 if lowest < 0 else 255)
 
 
 class Graph:
@@ -56,10 +63,9 @@ class Graph:
         return self._constant(np.array(numbers, dtype=np.int64), "ints")
 
     def quantize(self, x: str, lowest: float, highest: float) -> str:
-        """x quantized to 8 bits: 255 steps from 0 to `highest`, or 127 in each direction if `lowest` is negative."""
-        kind, top = (np.uint8, 255) if lowest >= 0 else (np.int8, 127)
-        scale = self.floats(max(-lowest, highest, MIN_STEP) / top)
-        zero = self._constant(np.zeros((), dtype=kind), "zero")
+        """x quantized to 8 bits, see `quantization_step`."""
+        scale = self.floats(quantization_step(lowest, highest))
+        zero = self._constant(np.zeros((), dtype=np.int8 if lowest < 0 else np.uint8), "zero")
         return self.add("DequantizeLinear", self.add("QuantizeLinear", x, scale, zero), scale, zero)
 
     def weight(self, weight: Tensor, x: str, axis: int = 0) -> str:
@@ -83,12 +89,13 @@ class Graph:
         self._weights.append(self._onnx.numpy_helper.from_array(numbers, unique))
         return unique
 
-    def build(self, name: str, input_info: Any, output_info: Any, result: str, metadata: dict[str, str]) -> Any:
+    def build(self, name: str, given: End, output: End, result: str, **metadata: str) -> Any:
         """The finished ModelProto with this input and output; `result` is the value to return as output."""
         helper = self._onnx.helper
-        self._nodes.append(helper.make_node("Identity", [result], [output_info.name]))
+        self._nodes.append(helper.make_node("Identity", [result], [output[0]]))
+        ends = [[helper.make_tensor_value_info(*end)] for end in (given, output)]
         model = helper.make_model(
-            helper.make_graph(self._nodes, name, [input_info], [output_info], self._weights),
+            helper.make_graph(self._nodes, name, *ends, self._weights),
             opset_imports=[helper.make_opsetid("", OPSET)],
             ir_version=IR_VERSION,
             producer_name="sareloc",

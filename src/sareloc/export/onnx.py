@@ -2,8 +2,8 @@
 
 The graph is built here, layer by layer, and not by torch.onnx: with dynamic image sizes torch's exporter takes minutes
 for EfficientNet-lite0, whose padding depends on the size, and its integer division of negative numbers differs from
-Python's. The layers and their order come from tracing the backbone with torch.fx; transformers have a module of their
-own, `vit`.
+Python's. The layers and their order come from tracing the backbone with torch.fx; transformers have functions of their
+own in `layers`.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ from torch import fx
 
 from sareloc import __version__
 from sareloc.errors import ArgumentError, need
-from sareloc.export.layers import FLOAT, Graph, Ranges, add_layer, add_vit, split_grid
+from sareloc.export.layers import FLOAT, UINT8, End, Graph, Ranges, add_layer, add_vit, split_grid
 from sareloc.export.pools import add_aggregation, add_whitening
 from sareloc.files import replacing
 from sareloc.models.backbones import Backbone
@@ -59,7 +59,7 @@ def export_onnx(model: PlaceModel, path: str | Path, *, dim: int | None = None) 
         raise ArgumentError(f"{model.name} has {model.dim} dimensions, it cannot be exported with {wanted}")
     _check_bytes(model)
     size = fixed_size(model)
-    graph, kinds = Graph(), onnx.TensorProto
+    graph = Graph()
     output = add_backbone(graph, model.backbone, _add_normalisation(graph, model), size=size)
     given = split_grid(graph, model.backbone, output) if isinstance(model.backbone, DINOv2) else (output, None)
     descriptors = add_aggregation(graph, model.aggregation, *given)
@@ -67,10 +67,10 @@ def export_onnx(model: PlaceModel, path: str | Path, *, dim: int | None = None) 
         descriptors = add_whitening(graph, model.whitening, descriptors, wanted)
     built = graph.build(
         "".join(c if c.isalnum() else "_" for c in model.name),
-        onnx.helper.make_tensor_value_info(INPUT, kinds.UINT8, ["batch", 3, *(size or ("height", "width"))]),
-        onnx.helper.make_tensor_value_info(OUTPUT, kinds.FLOAT, ["batch", wanted]),
+        _images(size),
+        (OUTPUT, FLOAT, ["batch", wanted]),
         descriptors,
-        _metadata(model, wanted),
+        **_metadata(model, wanted),
     )
     onnx.checker.check_model(built, full_check=True)
     with replacing(path) as beside:
@@ -111,16 +111,17 @@ def features_onnx(model: PlaceModel, ranges: Ranges | None = None, size: tuple[i
     `ranges`: activation ranges of the layers to quantize to 8-bit integers; default: none, all in float32. `size`: a
     transformer's image size.
     """
-    onnx = need("onnx", "onnx")
     _check_bytes(model)
-    graph, kinds = Graph(), onnx.TensorProto
+    graph = Graph()
     features = add_backbone(graph, model.backbone, _add_normalisation(graph, model), ranges, size)
-    images_shape = ["batch", 3, *(size or ("height", "width"))]
-    images_info = onnx.helper.make_tensor_value_info(INPUT, kinds.UINT8, images_shape)
-    shape = ["batch", model.backbone.channels, "h", "w"]
-    features_info = onnx.helper.make_tensor_value_info("features", kinds.FLOAT, shape)
-    built: bytes = graph.build("backbone", images_info, features_info, features, {}).SerializeToString()
+    output: End = ("features", FLOAT, ["batch", model.backbone.channels, "h", "w"])
+    built: bytes = graph.build("backbone", _images(size), output, features).SerializeToString()
     return built
+
+
+def _images(size: tuple[int, int] | None) -> End:
+    """The input of images; `size`: (height, width), None: any."""
+    return INPUT, UINT8, ["batch", 3, *(size or ("height", "width"))]
 
 
 def xfeat_onnx(network: XFeatModel) -> bytes:
@@ -129,8 +130,7 @@ def xfeat_onnx(network: XFeatModel) -> bytes:
     Input `images`: float32 (batch, 1, height, width), sides multiples of 32. Output `maps`: (batch, 130, height / 8,
     width / 8), the network's three outputs along the channels.
     """
-    onnx = need("onnx", "onnx")
-    graph, kinds = Graph(), onnx.TensorProto
+    graph = Graph()
     one, zero = graph.floats(torch.ones(1)), graph.floats(torch.zeros(1))
     x = graph.add("InstanceNormalization", INPUT, one, zero, epsilon=network.norm.eps)
     skipped = add_layer(graph, network.skip1, x)
@@ -143,9 +143,9 @@ def xfeat_onnx(network: XFeatModel) -> bytes:
     reliability = add_layer(graph, network.heatmap_head, descriptors)
     logits = add_layer(graph, network.keypoint_head, graph.add("SpaceToDepth", x, blocksize=8))
     maps = graph.add("Concat", descriptors, logits, reliability, axis=1)
-    images_info = onnx.helper.make_tensor_value_info(INPUT, kinds.FLOAT, ["batch", 1, "height", "width"])
-    maps_info = onnx.helper.make_tensor_value_info("maps", kinds.FLOAT, ["batch", sum(XFEAT_CHANNELS), "h", "w"])
-    built: bytes = graph.build("xfeat", images_info, maps_info, maps, {}).SerializeToString()
+    images: End = (INPUT, FLOAT, ["batch", 1, "height", "width"])
+    output: End = ("maps", FLOAT, ["batch", sum(XFEAT_CHANNELS), "h", "w"])
+    built: bytes = graph.build("xfeat", images, output, maps).SerializeToString()
     return built
 
 

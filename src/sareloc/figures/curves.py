@@ -17,7 +17,7 @@ from sareloc.arrays import Floats
 from sareloc.errors import ArgumentError, need
 from sareloc.evaluation import Report
 from sareloc.evaluation.metrics import precision_recall
-from sareloc.figures.style import FAINT, INK, new_figure, require_finite, series_style, styled
+from sareloc.figures.style import FAINT, INK, Styles, new_figure, require_finite, series_styles, styled
 from sareloc.losses import TupleLoss, make_loss
 from sareloc.training import EpochRecord, best_epoch
 
@@ -72,20 +72,24 @@ class PrecisionRecallCurve:
 
 
 @styled
-def draw_recall(reports: Mapping[str, Report]) -> Figure:
-    """Recall@N over N of several reports, keyed by legend name; error bars: the 95 % interval of recall@1."""
+def draw_recall(reports: Mapping[str, Report], *, styles: Styles | None = None) -> Figure:
+    """Recall@N over N of several reports, keyed by legend name; error bars: the 95 % interval of recall@1.
+
+    `styles`: by legend name, as in other figures; default: in their order.
+    """
     _require_some(reports, "no reports were given")
+    styles = styles or series_styles(reports)
     figure = new_figure(6.0, 4.2)
     axes = figure.subplots()
     for number, (name, report) in enumerate(reports.items()):
-        look, ns = series_style(number), sorted(report.recall)
+        ns = sorted(report.recall)
         recall = require_finite([report.recall[n] for n in ns], f"recall of {name!r}")
-        axes.plot(ns, recall, color=look.colour, linestyle=look.line, marker=look.marker, label=name)
+        axes.plot(ns, recall, label=name, **styles[name].options)
         if report.recall_at_1_interval is not None and 1 in report.recall:
             low, high = require_finite(report.recall_at_1_interval, f"interval of {name!r}")
             # offset horizontally, so that the error bars of similar models do not overlap
             axes.errorbar(0.95 * 0.96**number, report.recall[1], [[report.recall[1] - low], [high - report.recall[1]]],
-                          color=look.colour, linewidth=1.2, capsize=2.5, fmt="none")  # fmt: skip
+                          color=styles[name].colour, linewidth=1.2, capsize=2.5, fmt="none")  # fmt: skip
     every_n = sorted({n for report in reports.values() for n in report.recall})
     axes.set_xscale("log")  # models differ most at small N
     axes.set_xticks(every_n, map(str, every_n))
@@ -98,22 +102,31 @@ def draw_recall(reports: Mapping[str, Report]) -> Figure:
 
 
 @styled
-def draw_precision_recall(curves: Mapping[str, PrecisionRecallCurve], at: float | None = None) -> Figure:
-    """Precision over recall of several curves, keyed by legend name; `at`: threshold of the operating point to mark."""
+def draw_precision_recall(
+    curves: Mapping[str, PrecisionRecallCurve], at: float | None = None, *, styles: Styles | None = None
+) -> Figure:
+    """Precision over recall of several curves.
+
+    Args:
+        curves: by legend name.
+        at: threshold of the operating point to mark; default: none.
+        styles: by legend name, as in other figures; default: in the order of the curves.
+    """
     _require_some(curves, "no curves were given")
+    styles = styles or series_styles(curves)
     operating_point = None
     figure = new_figure(6.0, 4.2 + 0.2 * len(curves))
     axes = figure.subplots()
-    for number, (name, curve) in enumerate(curves.items()):
-        look = series_style(number)
+    for name, curve in curves.items():
         recall = require_finite(curve.recall, f"curve of {name!r}")
         precision = require_finite(curve.precision, f"curve of {name!r}")
         # above the highest score no query is answered: the curve starts there, not at an assumed precision of 100 %
-        (line,) = axes.plot(recall, precision, color=look.colour, linestyle=look.line, label=name,
-                            marker=look.marker, markevery=[0, len(recall) - 1], clip_on=False)  # fmt: skip
+        (line,) = axes.plot(
+            recall, precision, label=name, markevery=[0, len(recall) - 1], clip_on=False, **styles[name].options
+        )
         if at is not None:
             precision_at, recall_at = curve.at(at)
-            axes.plot(recall_at, precision_at, **_RING, color=look.colour, clip_on=False)
+            axes.plot(recall_at, precision_at, **_RING, color=styles[name].colour, clip_on=False)
             line.set_label(f"{name}: precision {precision_at:.1f} %, recall {recall_at:.1f} %")
             operating_point = f"circled: {curve.condition(at)}"
     axes.set(xlabel="recall (% of all queries)", ylabel="precision (% of answered queries)")
@@ -125,30 +138,30 @@ def draw_precision_recall(curves: Mapping[str, PrecisionRecallCurve], at: float 
 
 
 @styled
-def draw_training(runs: Mapping[str, Sequence[EpochRecord]]) -> Figure:
+def draw_training(runs: Mapping[str, Sequence[EpochRecord]], *, styles: Styles | None = None) -> Figure:
     """Loss and validation recall over the epochs of training runs, keyed by legend name; the best epoch is circled.
 
     Epoch 0 is the model before training: it has a recall and no loss. The recall panel is left out if no run has a
-    validation set.
+    validation set. `styles`: by legend name, as in other figures; default: in their order.
     """
     _require_some(runs, "no training runs were given")
+    styles = styles or series_styles(runs)
     judged = [name for name, history in runs.items() if any(not math.isnan(r.recall_5) for r in history)]
     figure = new_figure(9.0 if judged else 5.0, 3.8)
     panels = figure.subplots(1, 2 if judged else 1, squeeze=False)[0]
-    for number, (name, history) in enumerate(runs.items()):
-        look, epochs = series_style(number), [record.epoch for record in history]
-        style = {"color": look.colour, "linestyle": look.line, "marker": look.marker}
+    for name, history in runs.items():
+        look, epochs = styles[name], [record.epoch for record in history]
         trained = [record for record in history if record.epoch]
         loss = require_finite([record.loss for record in trained], f"loss of {name!r}")
-        panels[0].plot([record.epoch for record in trained], loss, label=name, clip_on=False, **style)
+        panels[0].plot([record.epoch for record in trained], loss, label=name, clip_on=False, **look.options)
         if name not in judged:
             continue
         recall = 100 * require_finite([record.recall_5 for record in history], f"recall@5 of {name!r}")
-        panels[1].plot(epochs, recall, label=name, **style)
+        panels[1].plot(epochs, recall, label=name, **look.options)
         best = best_epoch(tuple(history))
         panels[1].plot(best.epoch, 100 * best.recall_5, **_RING, color=look.colour)
         first = 100 * require_finite([record.recall_1 for record in history], f"recall@1 of {name!r}")
-        panels[1].plot(epochs, first, alpha=0.45, **{**style, "marker": ""})
+        panels[1].plot(epochs, first, alpha=0.45, **{**look.options, "marker": ""})
     panels[0].set(ylabel="loss")
     _scale_loss_axis(panels[0])
     panels[0].set_title("Loss")
@@ -289,11 +302,9 @@ def draw_gradient_decay(losses: Mapping[str, TupleLoss] | None = None, d_p: floa
     d_n = np.linspace(0, MAX_DISTANCE, CURVE_POINTS + 1)[1:]
     figure = new_figure(6.4, 3.8)
     axes = figure.subplots()
-    for number, (name, loss) in enumerate(shown.items()):
-        look = series_style(number)
-        magnitude = require_finite(gradient_magnitudes(loss, d_p, d_n)[1], f"gradient of {name!r}")
-        axes.plot(d_n, magnitude, color=look.colour, linestyle=look.line, label=name,
-                  marker=look.marker, markevery=(20 + 9 * number, 57), clip_on=False)  # fmt: skip
+    for number, (name, look) in enumerate(series_styles(shown).items()):
+        magnitude = require_finite(gradient_magnitudes(shown[name], d_p, d_n)[1], f"gradient of {name!r}")
+        axes.plot(d_n, magnitude, label=name, markevery=(20 + 9 * number, 57), clip_on=False, **look.options)
     axes.axvline(d_p, color=INK, linewidth=0.8, alpha=0.5)
     at = "√2" if math.isclose(d_p, RANDOM_PAIR) else f"{d_p:g}"
     top = need("matplotlib.transforms", "plot").blended_transform_factory(axes.transData, axes.transAxes)

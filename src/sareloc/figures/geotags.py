@@ -2,13 +2,12 @@
 
 from __future__ import annotations
 
-import html
 from collections.abc import Sequence
 from pathlib import Path
 
 from sareloc.adapt import GeotagCheck, SuspiciousGeotag
 from sareloc.figures.matches import THUMBNAIL_PX, load_thumbnail
-from sareloc.figures.report import facts, html_table, page, paragraph, provenance, section, tile
+from sareloc.figures.report import facts, html_table, page, paragraph, photo_tiles, provenance, section, tile
 from sareloc.files import write_atomically
 from sareloc.localize import Match
 
@@ -45,8 +44,7 @@ def _photo(one: SuspiciousGeotag, folder: Path) -> str:
     tiles = [tile(load_thumbnail(folder / one.photo, THUMBNAIL_PX), "the photo")]
     tiles += _tiles(one.witnesses, folder, "at the suggested position", "right")
     tiles += _tiles(one.near, folder, "near the geotag", "wrong")
-    name = html.escape(f"{one.photo}: {one.away_m:,.0f} m from its geotag")
-    return f'<div class="query"><h3>{name}</h3><div class="tiles">{"".join(tiles)}</div></div>'
+    return photo_tiles(f"{one.photo}: {one.away_m:,.0f} m from its geotag", tiles)
 
 
 def _tiles(matches: Sequence[Match], folder: Path, where: str, kind: str) -> list[str]:

@@ -42,7 +42,7 @@ from sareloc.figures.matches import (
     paint_inliers,
     query_heatmap,
 )
-from sareloc.figures.style import FAINT, INK, svg_bytes
+from sareloc.figures.style import FAINT, INK, Styles, series_styles, svg_bytes
 from sareloc.files import read_regular, write_atomically
 from sareloc.geometry import InlierPairs
 from sareloc.models.place_model import PlaceModel
@@ -108,18 +108,20 @@ def write_report(
     reports, histories = reports or {}, histories or {}
     if not (reports or histories or confidence_curves or matches or predicted):
         raise ArgumentError("nothing to report: give reports, training histories, matches or predicted positions")
+    styles = series_styles(reports, histories, confidence_curves or {})  # one for each name in all figures of the page
     sections = []
     if reports:
-        sections += [_headline(next(iter(reports.values()))), _results(reports)]
+        sections += [_headline(next(iter(reports.values()))), _results(reports, styles)]
     if histories:
-        sections.append(section("Training", drawing(draw_training(histories), "Loss and validation recall by epoch")))
+        training = drawing(draw_training(histories, styles=styles), "Loss and validation recall by epoch")
+        sections.append(section("Training", training))
     if ladder:
         rows = [[step, f"{percent:.1f} %"] for step, percent in ladder.items()]
         words = paragraph("Queries whose first match was taken within 25 m, after each step of the search.")
         sections.append(section("Steps of the search", words, html_table(["step", "recall@1"], rows)))
     if confidence_curves:
-        words = "Precision and recall over the confidence of fixes"
-        sections.append(section("Confidence", drawing(draw_precision_recall(confidence_curves, at), words)))
+        words, curves = "Precision and recall over the confidence of fixes", confidence_curves
+        sections.append(section("Confidence", drawing(draw_precision_recall(curves, at, styles=styles), words)))
     if predicted is None and matches is not None and matches.has_positions:
         predicted = matches.predicted_positions()
     if predicted is not None:
@@ -147,7 +149,7 @@ def _headline(report: Report) -> str:
     return paragraph(summary) + f'\n<div class="numbers">{tiles}</div>'
 
 
-def _results(reports: Mapping[str, Report]) -> str:
+def _results(reports: Mapping[str, Report], styles: Styles) -> str:
     ns = sorted({n for report in reports.values() for n in report.recall})
     columns = [
         "",
@@ -170,11 +172,13 @@ def _results(reports: Mapping[str, Report]) -> str:
         if not i or any(row[i] != (rows[0][i] if column in in_headline else "–") for row in rows)
     ]
     shown = html_table([columns[i] for i in useful], [[row[i] for i in useful] for row in rows])
-    figures = [drawing(draw_recall(reports), "Recall@N: queries with a positive among the top N results")]
+    figures = [
+        drawing(draw_recall(reports, styles=styles), "Recall@N: queries with a positive among the top N results")
+    ]
     curves = {name: PrecisionRecallCurve.of_report(report) for name, report in reports.items() if report.curve}
     if curves:
         words = "Precision and recall over the distance of the first match"
-        figures.append(drawing(draw_precision_recall(curves), words))
+        figures.append(drawing(draw_precision_recall(curves, styles=styles), words))
     left_out = [
         f"{name}: {plural(len(listed), 'photo')} of the {role} could not be read ({outcome})."
         for name, report in reports.items()
@@ -223,8 +227,12 @@ def _query(matches: QueryMatches, query: int, heatmap: Image | None, *, with_hea
             kind = "right" if matches.right[query, place] else "wrong"
             words = match_label(matches, query, place)
             tiles.append(tile(load_thumbnail(photos.database.path(row), THUMBNAIL_PX), words, kind))
-    name = html.escape(photos.queries.files[query])
-    return f'<div class="query"><h3>{name}</h3><div class="tiles">{"".join(tiles)}</div></div>'
+    return photo_tiles(photos.queries.files[query], tiles)
+
+
+def photo_tiles(name: str, tiles: Sequence[str]) -> str:
+    """Tiles beside each other, below the name of a photo."""
+    return f'<div class="query"><h3>{html.escape(name)}</h3><div class="tiles">{"".join(tiles)}</div></div>'
 
 
 def tile(image: Image | None, words: str, kind: str = "") -> str:

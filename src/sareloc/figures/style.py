@@ -9,9 +9,10 @@ from __future__ import annotations
 
 import functools
 import io
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from contextlib import AbstractContextManager
 from dataclasses import dataclass
+from itertools import chain
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, ParamSpec, TypeVar
 
@@ -45,7 +46,14 @@ class SeriesStyle:
     line: str | tuple[int, tuple[float, ...]]
     marker: str
 
+    @property
+    def options(self) -> dict[str, Any]:
+        """The style as arguments of matplotlib's `plot`."""
+        return {"color": self.colour, "linestyle": self.line, "marker": self.marker}
 
+
+Styles = Mapping[str, SeriesStyle]
+"""Styles by the names of series."""
 SERIES_STYLES = (
     SeriesStyle("#0072b2", "-", "o"),
     SeriesStyle("#d55e00", (0, (5, 1.5)), "s"),
@@ -144,6 +152,11 @@ def _rendered(figure: Figure, **how: Any) -> bytes:
 def series_style(number: int) -> SeriesStyle:
     """The style of a series by its number, from 0; styles repeat after the last."""
     return SERIES_STYLES[number % len(SERIES_STYLES)]
+
+
+def series_styles(*figures: Iterable[str]) -> dict[str, SeriesStyle]:
+    """A style for each name of a series, in the order of the names; equal names of several figures have one style."""
+    return {name: series_style(number) for number, name in enumerate(dict.fromkeys(chain(*figures)))}
 
 
 def show_image(axes: Axes, image: npt.NDArray[Any], **how: Any) -> None:

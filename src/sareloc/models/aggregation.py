@@ -46,7 +46,7 @@ class Aggregation(nn.Module):
 
     def options(self) -> dict[str, Option]:
         """The arguments beside `channels` from which an equal aggregation can be made."""
-        return {}
+        return {name: getattr(self, name) for name in option_names(type(self))}
 
     def forward(self, features: Tensor, token: Tensor | None = None) -> Tensor:
         """Pool in full precision and scale to unit length; a token that is not needed is ignored."""
@@ -71,6 +71,11 @@ class Aggregation(nn.Module):
     def pool_with_token(self, features: Tensor, token: Tensor) -> Tensor:
         """(B, channels, h, w) and (B, channels) -> (B, dim), not normalized; if `needs_token`."""
         raise NotImplementedError
+
+
+def option_names(kind: Callable[..., Aggregation]) -> list[str]:
+    """The arguments of an aggregation's class beside `channels` and `rng`; an instance has them under these names."""
+    return [name for name in inspect.signature(kind).parameters if name not in ("channels", "rng")]
 
 
 def _full(x: Tensor) -> Tensor:
@@ -135,6 +140,10 @@ class GeM(Aggregation):
             raise ArgumentError(f"p of gem must be a number above 0 and up to {MAX_POWER:,}, found {p!r}")
         self.p = nn.Parameter(torch.tensor([float(p)]))
 
+    def options(self) -> dict[str, Option]:
+        """None: the exponent is a weight."""
+        return {}
+
     def pool(self, features: Tensor) -> Tensor:
         """(B, C, h, w) -> (B, C)."""
         return features.clamp(min=1e-6).pow(self.p).mean(dim=(2, 3)).pow(1 / self.p)
@@ -151,6 +160,7 @@ class CosPlace(Aggregation):
     def __init__(self, channels: int, out_dim: int = 512, *, rng: torch.Generator | None = None) -> None:
         super().__init__(channels)
         check_counts(self.name, out_dim=out_dim)
+        self.out_dim = out_dim
         self.gem = GeM(channels)
         self.linear = nn.Linear(channels, out_dim)
         draw_weights(self.linear, rng)
@@ -158,11 +168,7 @@ class CosPlace(Aggregation):
     @property
     def dim(self) -> int:
         """Length of the vector."""
-        return self.linear.out_features
-
-    def options(self) -> dict[str, Option]:
-        """The length of the vector."""
-        return {"out_dim": self.dim}
+        return self.out_dim
 
     def pool(self, features: Tensor) -> Tensor:
         """(B, C, h, w) -> (B, out_dim)."""
@@ -340,10 +346,6 @@ class VLAD(Aggregation):
         """Length of the vector: K x D."""
         return self.clusters * self.channels
 
-    def options(self) -> dict[str, Option]:
-        """The number of clusters."""
-        return {"clusters": self.clusters}
-
     def pool(self, features: Tensor) -> Tensor:
         """(B, D, h, w) -> (B, K D), every cluster's part scaled to unit length."""
         x = F.normalize(features.flatten(2), dim=1)  # (B, D, S)
@@ -386,7 +388,7 @@ def make_aggregation(
     kind = look_up(AGGREGATIONS, name, "aggregation")
     if isinstance(kind, str):
         kind = getattr(import_module("sareloc.models.heads"), kind)
-    known = [k for k in inspect.signature(kind).parameters if k not in ("channels", "rng")]
+    known = option_names(kind)
     for option in options:
         if option not in known:
             raise ArgumentError(f"{name} has no option {option!r}: known are {', '.join(known) or 'none'}")

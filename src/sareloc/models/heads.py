@@ -10,7 +10,7 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 
 from sareloc.errors import ArgumentError
-from sareloc.models.aggregation import Aggregation, Option, check_counts, draw_weights
+from sareloc.models.aggregation import Aggregation, check_counts, draw_weights
 
 ROUNDS = 3  # of Sinkhorn's algorithm
 
@@ -83,11 +83,6 @@ class SALAD(Aggregation):
         """Length of the vector."""
         return self.token_dim + self.clusters * self.cluster_dim
 
-    def options(self) -> dict[str, Option]:
-        """The sizes, and the dropout."""
-        names = ("clusters", "cluster_dim", "token_dim", "hidden", "dropout")
-        return {name: getattr(self, name) for name in names}
-
     def pool_with_token(self, features: Tensor, token: Tensor) -> Tensor:
         """(B, C, h, w) with more locations than clusters, and (B, C) -> (B, token_dim + cluster_dim K)."""
         locations = features.shape[2] * features.shape[3]
@@ -121,17 +116,14 @@ class MegaLoc(SALAD):
     ) -> None:
         super().__init__(channels, clusters, cluster_dim, token_dim, hidden, dropout, rng=rng)
         check_counts(self.name, out_dim=out_dim)
+        self.out_dim = out_dim
         self.linear = nn.Linear(super().dim, out_dim)
         draw_weights(self.linear, rng)
 
     @property
     def dim(self) -> int:
         """Length of the vector."""
-        return self.linear.out_features
-
-    def options(self) -> dict[str, Option]:
-        """The sizes, and the dropout."""
-        return {**super().options(), "out_dim": self.dim}
+        return self.out_dim
 
     def pool_with_token(self, features: Tensor, token: Tensor) -> Tensor:
         """(B, C, h, w) with more locations than clusters, and (B, C) -> (B, out_dim)."""
@@ -184,10 +176,6 @@ class BoQ(Aggregation):
     def dim(self) -> int:
         """Length of the vector."""
         return self.width * self.rows
-
-    def options(self) -> dict[str, Option]:
-        """The sizes."""
-        return {name: getattr(self, name) for name in ("width", "queries", "depth", "rows", "heads")}
 
     def pool(self, features: Tensor) -> Tensor:
         """(B, C, h, w) -> (B, width rows)."""
@@ -310,11 +298,6 @@ class MixVPR(Aggregation):
     def dim(self) -> int:
         """Length of the vector."""
         return self.out_channels * self.rows
-
-    def options(self) -> dict[str, Option]:
-        """The sizes, and whether rows have a bias."""
-        names = ("height", "width", "out_channels", "depth", "mlp_ratio", "rows", "row_bias")
-        return {name: getattr(self, name) for name in names}
 
     def pool(self, features: Tensor) -> Tensor:
         """(B, C, height, width) -> (B, out_channels rows)."""

@@ -75,10 +75,15 @@ def number_format(device: torch.device | str, precision: Precision = "auto") -> 
         # compute capability 8.0, Ampere, brought bfloat16 to the hardware
         return torch.bfloat16 if torch.cuda.get_device_capability(device) >= (8, 0) else torch.float32
     if kind == "cpu":
-        # older releases of torch have no such function
-        capabilities: Mapping[str, object] = getattr(torch.cpu, "get_capabilities", dict)()
-        return torch.bfloat16 if any(capabilities.get(c) for c in FAST_BFLOAT16) else torch.float32
+        return torch.bfloat16 if cpu_has_any(FAST_BFLOAT16) else torch.float32
     return torch.float32
+
+
+def cpu_has_any(instructions: Sequence[str]) -> bool:
+    """Whether this processor has one of these instruction sets, by torch's names."""
+    # older releases of torch have no such function
+    capabilities: Mapping[str, object] = getattr(torch.cpu, "get_capabilities", dict)()
+    return any(capabilities.get(name) for name in instructions)
 
 
 def autocast(device: torch.device | str, dtype: torch.dtype) -> torch.autocast:

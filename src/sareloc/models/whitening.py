@@ -84,7 +84,7 @@ def _shares(weights: Tensor | None, x: Tensor) -> Tensor:
     return shares / shares.sum()
 
 
-def _from_covariance(x: Tensor, shares: Tensor, mean: Tensor, dim: int, power: float, at_most: bool = False) -> Tensor:
+def _from_covariance(x: Tensor, shares: Tensor, mean: Tensor, dim: int, power: float, at_most: bool) -> Tensor:
     """The projection (dim, D), float32, by the D x D covariance."""
     n, d = x.shape
     covariance = torch.zeros(d, d, dtype=torch.float64, device=x.device)
@@ -95,7 +95,7 @@ def _from_covariance(x: Tensor, shares: Tensor, mean: Tensor, dim: int, power: f
     return (vectors / (eigenvalues + EIGENVALUE_EPS) ** (power / 2)).T.float().contiguous()
 
 
-def _from_gram(x: Tensor, shares: Tensor, mean: Tensor, dim: int, power: float, at_most: bool = False) -> Tensor:
+def _from_gram(x: Tensor, shares: Tensor, mean: Tensor, dim: int, power: float, at_most: bool) -> Tensor:
     """The same by the n x n Gram matrix: an eigenvector v of it gives the covariance's `X^T v / sqrt(lambda)`, where X
     holds the centred descriptors, each times the root of its share of n / (n - 1)."""
     n, d = x.shape

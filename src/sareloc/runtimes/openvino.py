@@ -6,7 +6,7 @@ Quantization needs no calibration photos: activation ranges are measured on synt
 from __future__ import annotations
 
 import os
-from collections.abc import Callable, Mapping
+from collections.abc import Callable
 from functools import lru_cache
 from threading import Lock
 from typing import TYPE_CHECKING, Any
@@ -19,7 +19,7 @@ from torch import Tensor, fx, nn
 from sareloc.errors import ArgumentError, need
 from sareloc.models.fused import fold_norms, trace_layers
 from sareloc.models.place_model import PlaceModel, RuntimeModel
-from sareloc.models.preprocess import autocast, check_size, number_format
+from sareloc.models.preprocess import autocast, check_size, cpu_has_any, number_format
 
 if TYPE_CHECKING:
     from kornia.feature.xfeat import XFeatModel
@@ -55,8 +55,7 @@ def on_openvino_int8(model: PlaceModel) -> RuntimeModel:
 
 def has_fast_int8() -> bool:
     """Whether this processor has instructions for products of 8-bit integers."""
-    capabilities: Mapping[str, object] = getattr(torch.cpu, "get_capabilities", dict)()
-    return any(capabilities.get(capability) for capability in FAST_INT8)
+    return cpu_has_any(FAST_INT8)
 
 
 def isa_limit() -> str | None:
@@ -167,13 +166,13 @@ def linear_ranges(model: PlaceModel) -> Ranges:
     A layer is left out, and so stays in floats, if a few large activations take most of the range: if rounding its
     input changes its output by more than `MAX_ROUNDING` of the output's standard deviation.
     """
-    from sareloc.export.layers import MIN_STEP
+    from sareloc.export.layers import quantization_step
 
     seen: dict[str, tuple[float, float]] = {}
 
     def record(name: str, layer: nn.Linear, x: Tensor) -> None:
         lowest, highest = min(0.0, HEADROOM * float(x.min())), max(0.0, HEADROOM * float(x.max()))
-        step = max(-lowest, highest, MIN_STEP) / (127 if lowest < 0 else 255)
+        step = quantization_step(lowest, highest)
         changed = F.linear((x / step).round() * step - x, layer.weight)
         output = F.linear(x, layer.weight)
         if changed.norm() <= MAX_ROUNDING * (output - output.mean(dim=(0, 1))).norm():

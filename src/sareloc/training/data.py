@@ -94,23 +94,50 @@ def _open(
     device: torch.device,
     progress: bool,
 ) -> TrainingSet:
+    """Decode every photo once and keep frozen features of the type `dtype`, pixels, or nothing in memory."""
     paths = places.database.paths() + places.queries.paths()
-    opened = open_inputs(
-        model, paths, size=training_size(model, config), keep=keep, workers=config.workers, dtype=dtype, device=device,
-        batch=config.batch, progress=progress,
-    )  # fmt: skip
-    if opened.failures:
-        tqdm.write(f"{plural(len(opened.failures), 'photo', ('is', 'are'))} left out, not readable:")
-        for failure in opened.failures:
+    size, interpolation = training_size(model, config), model.preprocess.interpolation
+    kept: Tensor | None = None
+    rows: list[int] = []
+    failures: list[PhotoError] = []
+    waiting: list[Pixels] = []
+
+    def keep_waiting() -> Tensor:
+        """Write the waiting images behind those kept so far; the first ones give the tensor its shape."""
+        new = _stack(waiting)
+        if keep == "features":
+            new = frozen_features(model, new.to(device), dtype)
+        tensor = kept
+        if tensor is None:
+            on_device = keep == "features" and free_bytes(device) > 2 * len(paths) * new[0].nbytes
+            tensor = new.new_empty((len(paths), *new.shape[1:]), device=device if on_device else "cpu")
+        tensor[len(rows) - len(waiting) : len(rows)] = new
+        waiting.clear()
+        return tensor
+
+    images = read_images(paths, (Resizing(lambda h, w: size, interpolation),), workers=config.workers)
+    for row, image in tqdm(images, total=len(paths), desc="reading photos", unit="photo", disable=not progress):
+        if isinstance(image, PhotoError):
+            failures.append(image)
+            continue
+        rows.append(row)
+        if keep != "nothing":
+            waiting.append(image.pixels[0])
+        if len(waiting) == config.batch:
+            kept = keep_waiting()
+    if waiting:
+        kept = keep_waiting()
+    if failures:
+        tqdm.write(f"{plural(len(failures), 'photo', ('is', 'are'))} left out, not readable:")
+        for failure in failures:
             tqdm.write(f"  {failure}")
-    database = len(places.database)
-    split = int(np.searchsorted(opened.rows, database))
-    readable = replace(
-        places,
-        database=places.database.take(opened.rows[:split]),
-        queries=places.queries.take(opened.rows[split:] - database),
-    )
-    return TrainingSet(readable, opened.inputs)
+    inputs: Inputs = FileInputs([paths[row] for row in rows], *size, config.workers, interpolation=interpolation)
+    if kept is not None:
+        inputs = TensorInputs(kept[: len(rows)], "features" if keep == "features" else "pixels")
+    readable, database = np.array(rows, np.int64), len(places.database)
+    split = int(np.searchsorted(readable, database))
+    taken = places.database.take(readable[:split]), places.queries.take(readable[split:] - database)
+    return TrainingSet(replace(places, database=taken[0], queries=taken[1]), inputs)
 
 
 def training_size(model: PlaceModel, config: TrainingConfig) -> tuple[int, int]:
@@ -212,70 +239,6 @@ class JoinedInputs:
             for at, images in found:
                 joined[torch.from_numpy(at).to(joined.device)] = images
             yield joined
-
-
-@dataclass(frozen=True, eq=False)
-class OpenedInputs:
-    """Inputs of the photos that could be decoded, their rows in the list of photos, and the errors of the others."""
-
-    inputs: Inputs
-    rows: Ints
-    failures: list[PhotoError]
-
-
-def open_inputs(
-    model: PlaceModel,
-    paths: Sequence[Path],
-    *,
-    size: tuple[int, int],
-    keep: Keep,
-    workers: int,
-    dtype: torch.dtype,
-    device: torch.device,
-    batch: int = 16,
-    progress: bool = True,
-) -> OpenedInputs:
-    """Decode every photo once and keep frozen features, pixels, or nothing in memory.
-
-    `keep` auto: see `choose_keep`. `size`: height and width. Features have the type `dtype`.
-    """
-    if keep == "auto":
-        keep = choose_keep(model, len(paths), *size, dtype, device)
-    kept: Tensor | None = None
-    rows: list[int] = []
-    failures: list[PhotoError] = []
-    waiting: list[Pixels] = []
-
-    def keep_waiting() -> Tensor:
-        """Write the waiting images behind those kept so far; the first ones give the tensor its shape."""
-        new = _stack(waiting)
-        if keep == "features":
-            new = frozen_features(model, new.to(device), dtype)
-        tensor = kept
-        if tensor is None:
-            on_device = keep == "features" and free_bytes(device) > 2 * len(paths) * new[0].nbytes
-            tensor = new.new_empty((len(paths), *new.shape[1:]), device=device if on_device else "cpu")
-        tensor[len(rows) - len(waiting) : len(rows)] = new
-        waiting.clear()
-        return tensor
-
-    interpolation = model.preprocess.interpolation
-    images = read_images(paths, (Resizing(lambda h, w: size, interpolation),), workers=workers)
-    for row, image in tqdm(images, total=len(paths), desc="reading photos", unit="photo", disable=not progress):
-        if isinstance(image, PhotoError):
-            failures.append(image)
-            continue
-        rows.append(row)
-        if keep != "nothing":
-            waiting.append(image.pixels[0])
-        if len(waiting) == batch:
-            kept = keep_waiting()
-    if waiting:
-        kept = keep_waiting()
-    inputs: Inputs = FileInputs([paths[row] for row in rows], *size, workers, interpolation=interpolation)
-    if kept is not None:
-        inputs = TensorInputs(kept[: len(rows)], "features" if keep == "features" else "pixels")
-    return OpenedInputs(inputs, np.array(rows, np.int64), failures)
 
 
 def _stack(images: Sequence[Pixels]) -> Tensor:

@@ -18,7 +18,6 @@ import time
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import asdict, dataclass
 from pathlib import Path
-from typing import Any
 
 import numpy as np
 import torch
@@ -26,16 +25,12 @@ from torch import Tensor, nn
 from torch.autograd import backward
 from tqdm import tqdm
 
-from sareloc.datasets.places import PhotoSet, Places
-from sareloc.errors import ArgumentError, DatasetError, PhotoError, SarelocError
+from sareloc.datasets.places import Places
+from sareloc.errors import ArgumentError, DatasetError, SarelocError
 from sareloc.evaluation.judging import PROTOCOLS, evaluate_rankings
-from sareloc.loading import read_images
-from sareloc.models import PlaceModel, Preprocess, Whitening, init_netvlad, make_model
+from sareloc.models import PlaceModel, Whitening
 from sareloc.models.checkpoint import save_checkpoint
-from sareloc.models.netvlad_init import INIT_PHOTOS, imagenet_weights
 from sareloc.models.preprocess import number_format
-from sareloc.models.published import load_backbone_weights
-from sareloc.photos import Image
 from sareloc.training.config import TrainingConfig
 from sareloc.training.data import TrainingSet, augment, open_datasets
 from sareloc.training.distributed import (
@@ -49,17 +44,7 @@ from sareloc.training.distributed import (
 )
 from sareloc.training.mining import similarity
 from sareloc.training.run_folder import EpochRecord, RunFolder, RunState, best_epoch, load_weights
-from sareloc.training.tasks import (
-    Step,
-    Task,
-    count_steps,
-    learning_rate,
-    make_optimizer,
-    make_task,
-    optimizer_tensors,
-    restore_optimizer,
-    warmup,
-)
+from sareloc.training.tasks import Step, Task, count_steps, make_task
 from sareloc.training.whitening import WhiteningFit, cut_whitening, use_whitening, whitening_dim
 from sareloc.wording import plural
 
@@ -87,6 +72,8 @@ class Run:
             return f"no validation set: the last epoch, {trained}, is kept, not compared with the initial model"
         if not self.best.epoch:
             why = "no epoch has a higher recall@5" if trained else "no epoch was trained"
+            if higher := best_epoch(self.history).epoch:  # as it was validated in the loop
+                why = f"epoch {higher} with the whitening that would be saved has no higher recall@5"
             recall = f"recall@1 {self.best.recall_1:.1%}, recall@5 {self.best.recall_5:.1%} on validation"
             return f"{why}: the initial model is kept, {recall}"
         gained = ", ".join(
@@ -139,12 +126,13 @@ def train(
         state = folder.open(asdict(config))
         if state:
             folder.restore_start(model)
+    folder = folder if group.is_main else None  # from here on it is written
 
     model.to(device).to(memory_format=torch.channels_last)  # type: ignore[call-overload]
     dim = whitening_dim(model.whitening, config)
     start_whitening = model.whitening = cut_whitening(model.whitening, dim)
     start_weights = _copy_weights(model)
-    if folder and group.is_main:
+    if folder:
         folder.save_config(config)
         if not state:
             save_checkpoint(model, folder.start)
@@ -183,10 +171,10 @@ def train(
             tqdm.write(record.line())
         if best_epoch(history) is record:
             best_weights = _copy_weights(model)
-            if folder and group.is_main:
+            if folder:
                 with use_whitening(model, epoch_whitening):
                     save_checkpoint(model, folder.best, training=asdict(config) | {"epoch": record.epoch})
-        if folder and group.is_main:
+        if folder:
             tensors = {f"model.{name}": tensor for name, tensor in model.state_dict().items()}
             tensors |= {f"best.{name}": tensor for name, tensor in best_weights.items()}
             tensors |= task.tensors() | optimizer_tensors(optimizer)
@@ -203,7 +191,7 @@ def train(
     if start_whitening and (not best.epoch or best.recall_5 <= start.recall_5):
         load_weights(model, start_weights)
         best = start
-    if folder and group.is_main:
+    if folder:
         about = {"history": [asdict(r) for r in history], "start": asdict(start), "kept": asdict(best)}
         save_checkpoint(model, folder.model, training=asdict(config) | about)
     return Run(model, history, start, best)
@@ -339,57 +327,6 @@ def draw_seed(*numbers: int) -> int:
     return int(np.random.SeedSequence(numbers).generate_state(1, np.uint32)[0])
 
 
-# ---------------------------------------------------------------- a new model
-
-
-def start_model(
-    databases: Sequence[PhotoSet],
-    *,
-    backbone: str,
-    aggregation: str,
-    weights: Path | None,
-    size: tuple[int, int],
-    seed: int,
-    workers: int = 0,
-    cut: str | None = None,
-    **options: Any,
-) -> PlaceModel:
-    """A new model: published weights of the backbone, and NetVLAD's centres by k-means over photos of the databases.
-
-    Args:
-        databases: photos to choose from for NetVLAD's centres.
-        backbone: one of `BACKBONES`.
-        aggregation: one of `AGGREGATIONS`.
-        weights: published file of the backbone; default for efficientnet-lite0: that of the extra `lite`; for others
-            None raises ArgumentError, which says what to give.
-        size: height and width of images.
-        seed: of the choice of photos and of k-means.
-        workers: processes that decode photos.
-        cut: see `make_backbone`.
-        options: the aggregation's, such as `clusters=32`.
-    """
-    if weights is None and backbone == "efficientnet-lite0":
-        weights = imagenet_weights()
-    if weights is None:
-        raise ArgumentError(
-            f"a new {backbone} model starts from published weights: give them with --weights (.pth or .safetensors of "
-            "torchvision or DINOv2), or start from a checkpoint with --model"
-        )
-    model = make_model(backbone, aggregation, size=size, cut=cut, **options)
-    load_backbone_weights(model.backbone, weights)
-    rng = np.random.default_rng(seed)
-    photos = [path for database in databases for path in database.paths()]
-    chosen = [photos[i] for i in rng.permutation(len(photos))[:INIT_PHOTOS]]
-    init_netvlad(model, _readable(chosen, model.preprocess, workers), rng)
-    return model
-
-
-def _readable(photos: Sequence[Path], preprocess: Preprocess, workers: int) -> Iterator[Image]:
-    for _, image in read_images(photos, (preprocess.resizing,), workers=workers):
-        if not isinstance(image, PhotoError):
-            yield image.pixels[0]
-
-
 QUERIES_AT_ONCE = 1024
 
 
@@ -425,3 +362,48 @@ def recall_of_descriptors(places: Places, descriptors: Tensor, ns: tuple[int, ..
     ]
     recall = evaluate_rankings(places, torch.cat(rankings).numpy(), ns=ns).recall
     return {n: recall[n] / 100 for n in ns}
+
+
+# ---------------------------------------------------------------- the optimizer
+
+
+def make_optimizer(network: nn.Module, config: TrainingConfig) -> torch.optim.Optimizer:
+    """SGD with momentum, as in the paper, or AdamW, of the trained parameters of the network."""
+    trained = [parameter for parameter in network.parameters() if parameter.requires_grad]
+    lr, decay = config.lr, config.weight_decay
+    if config.optimizer == "adamw":
+        return torch.optim.AdamW(trained, lr=lr, weight_decay=decay)
+    return torch.optim.SGD(trained, lr=lr, momentum=config.momentum, weight_decay=decay)
+
+
+def learning_rate(config: TrainingConfig, epoch: int) -> float:
+    """The learning rate of this epoch (from 0)."""
+    if config.schedule == "cosine":
+        return config.lr * 0.5 * (1 + math.cos(math.pi * epoch / config.epochs))
+    return float(config.lr * 0.5 ** config.halvings(epoch))
+
+
+def warmup(config: TrainingConfig, step: int) -> float:
+    """The factor of the learning rate in this optimizer step, counted from 0 over all epochs."""
+    return min(1.0, (step + 1) / config.warmup_steps) if config.warmup_steps else 1.0
+
+
+def optimizer_tensors(optimizer: torch.optim.Optimizer) -> dict[str, Tensor]:
+    """The optimizer's state (momenta and the like) as tensors, by parameter number."""
+    state = optimizer.state_dict()["state"]
+    return {
+        f"optimizer.{number}.{name}": torch.as_tensor(value)
+        for number, slots in state.items()
+        for name, value in slots.items()
+        if value is not None
+    }
+
+
+def restore_optimizer(optimizer: torch.optim.Optimizer, tensors: Mapping[str, Tensor]) -> None:
+    """Set the state that `optimizer_tensors` returned."""
+    state: dict[int, dict[str, Tensor]] = {}
+    for key, value in tensors.items():
+        if key.startswith("optimizer."):
+            _, number, name = key.split(".", 2)
+            state.setdefault(int(number), {})[name] = value
+    optimizer.load_state_dict(optimizer.state_dict() | {"state": state})

@@ -30,7 +30,7 @@ from torch import Tensor
 
 from sareloc.datasets.places import Places
 from sareloc.errors import ArgumentError, WeightsError, need
-from sareloc.files import replacing
+from sareloc.files import replacing, write_atomically
 from sareloc.models import PlaceModel, Whitening
 from sareloc.training.config import TrainingConfig, config_text
 from sareloc.wording import plural
@@ -140,7 +140,7 @@ class RunFolder:
 
     def save_config(self, config: TrainingConfig) -> None:
         """Write every option with its value."""
-        replace_text(self.path / "config.toml", config_text(config, defaults=True))
+        write_atomically(self.path / "config.toml", config_text(config, defaults=True).encode())
 
     def open(self, config: dict[str, Any]) -> RunState | None:
         """The state to resume from, if any; raises ArgumentError if the run was started with another config."""
@@ -162,7 +162,7 @@ class RunFolder:
         writer = csv.DictWriter(table, [f.name for f in fields(EpochRecord)])
         writer.writeheader()
         writer.writerows(asdict(record) for record in state.history)
-        replace_text(self.path / "history.csv", table.getvalue())
+        write_atomically(self.path / "history.csv", table.getvalue().encode())
         about = {
             "version": STATE_VERSION,
             "history": [asdict(r) for r in state.history],
@@ -181,7 +181,7 @@ class RunFolder:
         for places in parts:
             for role, photos in (("database", places.database), ("query", places.queries)):
                 writer.writerows((places.name, places.split, role, path) for path in photos.paths())
-        replace_text(self.path / "split.csv", table.getvalue())
+        write_atomically(self.path / "split.csv", table.getvalue().encode())
 
     def log(self, record: EpochRecord) -> None:
         """Add the epoch's numbers to TensorBoard's event files in this folder (extra `tensorboard`)."""
@@ -217,12 +217,6 @@ def _open_state(file: Path, config: dict[str, Any]) -> RunState:
             f"{file.parent} was started with another config ({was}): resume with those, or start a new run"
         )
     return RunState(tensors, tuple(EpochRecord(**r) for r in about["history"]), EpochRecord(**about["start"]))
-
-
-def replace_text(path: Path, text: str) -> None:
-    """Write a text file under a temporary name and rename it."""
-    with replacing(path) as beside:
-        beside.write_text(text, encoding="utf-8")
 
 
 def differing_tensors(model: PlaceModel, weights: Mapping[str, Tensor]) -> list[str]:

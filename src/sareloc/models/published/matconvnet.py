@@ -17,11 +17,16 @@ import torch
 from torch import Tensor
 
 from sareloc.errors import WeightsError
-from sareloc.models.backbones import make_backbone
 from sareloc.models.checkpoint import existing_file
 from sareloc.models.place_model import PlaceModel, Whitening
 from sareloc.models.preprocess import Preprocess
-from sareloc.models.published.weights_files import assemble_model, is_finite, whitening_from_linear
+from sareloc.models.published.weights_files import (
+    assemble_model,
+    empty_backbone,
+    is_finite,
+    netvlad_options,
+    whitening_from_linear,
+)
 
 Order = Literal["little", "big"]
 HEADER = 128  # bytes of a MATLAB 5 file before its elements
@@ -49,8 +54,8 @@ def load_matconvnet(path: str | Path) -> PlaceModel:
     path = existing_file(path)
     net = _read_net(path)
     layers = [w for w in map(_weights, _entries(net["layers"])) if w]
-    with torch.device("meta"):  # only the names are needed
-        names = [n.removesuffix(".bias") for n in make_backbone("vgg16").state_dict() if n.endswith(".bias")]
+    base = empty_backbone("vgg16")
+    names = [name.removesuffix(".bias") for name in base.state_dict() if name.endswith(".bias")]
     arrays = [len(w) for w in layers]
     if arrays[: len(names)] != [2] * len(names) or arrays[len(names) :] not in ([2], [3], [2, 2], [3, 2]):
         raise WeightsError(
@@ -69,8 +74,9 @@ def load_matconvnet(path: str | Path) -> PlaceModel:
     whitening = _whitening(layers[-1], depth, path) if len(layers) == len(names) + 2 else None
     preprocess = Preprocess(mean=_mean_pixel(net, path), std=(1.0, 1.0, 1.0), scale=255.0)
     return assemble_model(
-        "vgg16-netvlad-matconvnet", preprocess, "vgg16", convolutions, vlad, whitening, path, norm="smoothed"
-    )
+        base, convolutions, "netvlad", netvlad_options(vlad, "smoothed"), vlad, preprocess, path,
+        whitening=whitening, family="netvlad-matconvnet",
+    )  # fmt: skip
 
 
 def _read_net(path: Path) -> dict[str, Any]:

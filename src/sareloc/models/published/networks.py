@@ -23,23 +23,24 @@ import numpy.typing as npt
 import torch
 from torch import Tensor
 
-from sareloc.errors import ArgumentError, WeightsError, need
-from sareloc.models.aggregation import Option, make_aggregation
-from sareloc.models.backbones import VITS, Backbone, make_backbone
+from sareloc.errors import WeightsError, need
+from sareloc.models.aggregation import Option
+from sareloc.models.backbones import VITS, Backbone
 from sareloc.models.checkpoint import existing_file, listed
 from sareloc.models.dinov2 import PATCH_PX
 from sareloc.models.place_model import PlaceModel, Whitening
 from sareloc.models.preprocess import Preprocess
 from sareloc.models.published.weights_files import (
     assemble_model,
-    check_fit,
+    empty_backbone,
     float_tensor,
     is_finite,
-    load_strictly,
+    netvlad_options,
     read_tensor,
     whitening_from_linear,
 )
 
+Tensors = Mapping[str, Tensor]
 MATCONVNET_MEAN = (123.68, 116.779, 103.939)  # of RGB 0..255: OpenIBL trains from MatConvNet's VGG16
 BLOCKS_IN_LAYER3 = {
     (2, "basic"): "resnet18",
@@ -50,7 +51,7 @@ BLOCKS_IN_LAYER3 = {
 RESNET_MODULES = {"0": "conv1", "1": "bn1", "4": "layer1", "5": "layer2", "6": "layer3", "7": "layer4"}
 
 
-def load_openibl(tensors: Mapping[str, Tensor], path: str | Path, pca: str | Path | None = None) -> PlaceModel:
+def load_openibl(tensors: Tensors, path: str | Path, pca: str | Path | None = None) -> PlaceModel:
     """VGG16-NetVLAD as OpenIBL stores it: its `vgg16_netvlad.pth`, or a checkpoint of its training.
 
     Tensors: `base_model.base.N.*`, `net_vlad.conv.weight` (K, D, 1, 1), `net_vlad.centroids` (K, D) and, in the
@@ -68,11 +69,12 @@ def load_openibl(tensors: Mapping[str, Tensor], path: str | Path, pca: str | Pat
     vlad = _vlad(tensors, "net_vlad.", path)
     preprocess = Preprocess(mean=MATCONVNET_MEAN, std=(1.0, 1.0, 1.0), scale=255.0)
     return assemble_model(
-        "vgg16-netvlad-openibl", preprocess, "vgg16", convolutions, vlad, whitening, path, norm="clamped"
-    )
+        empty_backbone("vgg16"), convolutions, "netvlad", netvlad_options(vlad, "clamped"), vlad, preprocess, path,
+        whitening=whitening, family="netvlad-openibl",
+    )  # fmt: skip
 
 
-def load_pytorch_netvlad(tensors: Mapping[str, Tensor], path: str | Path) -> PlaceModel:
+def load_pytorch_netvlad(tensors: Tensors, path: str | Path) -> PlaceModel:
     """VGG16- or AlexNet-NetVLAD of pytorch-NetVlad (`checkpoint.pth.tar`) and Patch-NetVLAD (`*_WPCA512.pth.tar`).
 
     Tensors: `encoder.N.*`, `pool.conv.weight` (K, D, 1, 1), `pool.centroids` (K, D) and, if trained with --vladv2,
@@ -81,16 +83,17 @@ def load_pytorch_netvlad(tensors: Mapping[str, Tensor], path: str | Path) -> Pla
     """
     refuse_unknown(tensors, ("encoder.",), (*_vlad_names("pool."), "WPCA.0.weight", "WPCA.0.bias"), path)
     first = float_tensor(tensors, "encoder.0.weight", path, dims=4)
-    backbone = "alexnet" if first.shape[-1] == 11 else "vgg16"
+    base = empty_backbone("alexnet" if first.shape[-1] == 11 else "vgg16")
     whitening = _whitening_of_layer(tensors, "WPCA.0.", path, dims=4)
     project = "pytorch" if whitening is None else "patch-netvlad"
     convolutions, vlad = numbered_features(tensors, "encoder."), _vlad(tensors, "pool.", path)
     return assemble_model(
-        f"{backbone}-netvlad-{project}", Preprocess(), backbone, convolutions, vlad, whitening, path, norm="clamped"
-    )
+        base, convolutions, "netvlad", netvlad_options(vlad, "clamped"), vlad, Preprocess(), path,
+        whitening=whitening, family=f"netvlad-{project}",
+    )  # fmt: skip
 
 
-def load_deep_vg_benchmark(tensors: Mapping[str, Tensor], path: str | Path) -> PlaceModel:
+def load_deep_vg_benchmark(tensors: Tensors, path: str | Path) -> PlaceModel:
     """A NetVLAD network of deep-visual-geo-localization-benchmark: its `best_model.pth` or `last_model.pth`.
 
     Backbones vgg16, alexnet, resnet18, 50 and 101, the ResNets up to conv4 (layer3) or conv5 (layer4). Tensors:
@@ -105,21 +108,16 @@ def load_deep_vg_benchmark(tensors: Mapping[str, Tensor], path: str | Path) -> P
             raise WeightsError(f"{path} is a {kind} network of the benchmark: only its NetVLAD networks can be opened")
     whitened = ("aggregation.1.weight", "aggregation.1.bias") if prefix == "aggregation.0." else ()
     refuse_unknown(tensors, ("backbone.",), (*_vlad_names(prefix), *whitened), path)
-    kernel, cut = float_tensor(tensors, "backbone.0.weight", path, dims=4).shape[-1], None
-    if kernel in (3, 11):
-        backbone, convolutions = "vgg16" if kernel == 3 else "alexnet", numbered_features(tensors, "backbone.")
-    else:
-        convolutions = numbered_resnet(tensors, "backbone.")
-        backbone, cut = find_resnet(convolutions, path)
+    base, convolutions = _numbered_backbone(tensors, "backbone.", path, {3: "vgg16", 11: "alexnet"})
     whitening = _whitening_of_layer(tensors, "aggregation.1.", path, dims=2)
-    name = f"{backbone}-netvlad-deep-vg-benchmark"
     vlad = _vlad(tensors, prefix, path)
-    return assemble_model(name, Preprocess(), backbone, convolutions, vlad, whitening, path, norm="clamped", cut=cut)
+    return assemble_model(
+        base, convolutions, "netvlad", netvlad_options(vlad, "clamped"), vlad, Preprocess(), path,
+        whitening=whitening, family="netvlad-deep-vg-benchmark",
+    )  # fmt: skip
 
 
-def refuse_unknown(
-    tensors: Mapping[str, Tensor], prefixes: tuple[str, ...], names: tuple[str, ...], path: str | Path
-) -> None:
+def refuse_unknown(tensors: Tensors, prefixes: tuple[str, ...], names: tuple[str, ...], path: str | Path) -> None:
     """Raises WeightsError, which names them, if there are tensors without these prefixes and with other names.
 
     A network that has tensors of an unknown part computes something else than the family.
@@ -132,18 +130,32 @@ def refuse_unknown(
         )
 
 
-def find_resnet(layers: Mapping[str, Tensor], path: str | Path) -> tuple[str, str]:
-    """Name and cut of the ResNet with these tensors under torchvision's names, by the blocks of its third layer."""
+def _numbered_backbone(
+    tensors: Tensors, prefix: str, path: str | Path, features: Mapping[int, str]
+) -> tuple[Backbone, dict[str, Tensor]]:
+    """The backbone whose modules are numbered in order under this prefix, and its tensors under torchvision's names.
+
+    features: the names of VGG16 and AlexNet, by the sides of their first kernels; with another kernel it is a ResNet.
+    """
+    side = float_tensor(tensors, f"{prefix}0.weight", path, dims=4).shape[-1]
+    if side in features:
+        return empty_backbone(features[side]), numbered_features(tensors, prefix)
+    layers = numbered_resnet(tensors, prefix)
+    return _resnet_of(layers, path), layers
+
+
+def _resnet_of(layers: Tensors, path: str | Path) -> Backbone:
+    """The ResNet with these tensors under torchvision's names, by the blocks of its third layer."""
     blocks = len({name.split(".")[1] for name in layers if name.startswith("layer3.")})
     kind = "bottleneck" if "layer3.0.conv3.weight" in layers else "basic"
     if (blocks, kind) not in BLOCKS_IN_LAYER3:
         known = ", ".join(f"{count} {of} ({name})" for (count, of), name in BLOCKS_IN_LAYER3.items())
         raise WeightsError(f"{path}: layer3 of the ResNet has {blocks} {kind} blocks, known are {known}")
     deep = any(name.startswith("layer4.") for name in layers)
-    return BLOCKS_IN_LAYER3[blocks, kind], "layer4" if deep else "layer3"
+    return empty_backbone(BLOCKS_IN_LAYER3[blocks, kind], "layer4" if deep else "layer3")
 
 
-def numbered_resnet(tensors: Mapping[str, Tensor], prefix: str) -> dict[str, Tensor]:
+def numbered_resnet(tensors: Tensors, prefix: str) -> dict[str, Tensor]:
     """The tensors of a ResNet whose modules are numbered in order, under torchvision's names; others keep theirs."""
     renamed = {}
     for name, tensor in under(tensors, prefix).items():
@@ -152,12 +164,12 @@ def numbered_resnet(tensors: Mapping[str, Tensor], prefix: str) -> dict[str, Ten
     return renamed
 
 
-def numbered_features(tensors: Mapping[str, Tensor], prefix: str) -> dict[str, Tensor]:
+def numbered_features(tensors: Tensors, prefix: str) -> dict[str, Tensor]:
     """The tensors of a VGG16 or AlexNet whose modules are numbered in order, under torchvision's names."""
     return {f"features.{name}": tensor for name, tensor in under(tensors, prefix).items()}
 
 
-def under(tensors: Mapping[str, Tensor], prefix: str) -> dict[str, Tensor]:
+def under(tensors: Tensors, prefix: str) -> dict[str, Tensor]:
     """The tensors with this prefix, without it."""
     return {name.removeprefix(prefix): tensor for name, tensor in tensors.items() if name.startswith(prefix)}
 
@@ -166,7 +178,7 @@ def _vlad_names(prefix: str) -> tuple[str, ...]:
     return f"{prefix}conv.weight", f"{prefix}conv.bias", f"{prefix}centroids"
 
 
-def _vlad(tensors: Mapping[str, Tensor], prefix: str, path: str | Path) -> dict[str, Tensor]:
+def _vlad(tensors: Tensors, prefix: str, path: str | Path) -> dict[str, Tensor]:
     assign = float_tensor(tensors, f"{prefix}conv.weight", path, dims=4).flatten(1)  # (K, D, 1, 1) -> (K, D)
     vlad = {"assign": assign, "centres": float_tensor(tensors, f"{prefix}centroids", path, dims=2)}
     if f"{prefix}conv.bias" in tensors:
@@ -174,7 +186,7 @@ def _vlad(tensors: Mapping[str, Tensor], prefix: str, path: str | Path) -> dict[
     return vlad
 
 
-def _whitening_of_layer(tensors: Mapping[str, Tensor], prefix: str, path: str | Path, *, dims: int) -> Whitening | None:
+def _whitening_of_layer(tensors: Tensors, prefix: str, path: str | Path, *, dims: int) -> Whitening | None:
     """From a linear layer (dims=2) or a 1x1 convolution (dims=4) with this prefix; None: there is no such layer."""
     if not any(name.startswith(prefix) for name in tensors):
         return None
@@ -223,7 +235,6 @@ def _read_dataset(h5py: Any, file: Any, name: str, path: Path) -> npt.NDArray[np
     return np.asarray(dataset, dtype=np.float32)
 
 
-Tensors = Mapping[str, Tensor]
 LONGEST_PX = 640  # CosPlace and EigenPlaces describe photos in their own size; those of the field have at most this
 MIXVPR_PX_PER_LOCATION = 16
 BOQ_RESNET_PX, TRANSFORMER_PX = 384, 322
@@ -240,15 +251,10 @@ def load_cosplace(tensors: Tensors, path: str | Path) -> PlaceModel:
     `aggregation.3.weight` (dim, C) with its bias.
     """
     refuse_unknown(tensors, ("backbone.", "aggregation."), (), path)
-    if float_tensor(tensors, "backbone.0.weight", path, dims=4).shape[-1] == 3:
-        base = _empty_backbone("vgg16")
-        layers = numbered_features(tensors, "backbone.")
-    else:
-        layers = numbered_resnet(tensors, "backbone.")
-        base = _resnet_of(layers, path)
+    base, layers = _numbered_backbone(tensors, "backbone.", path, {3: "vgg16"})
     head = {COSPLACE_HEAD.get(name, name): tensor for name, tensor in under(tensors, "aggregation.").items()}
     rows = len(float_tensor(tensors, "aggregation.3.weight", path, dims=2))
-    return _assemble("cosplace", base, layers, "cosplace", {"out_dim": rows}, head, Preprocess(resize=LONGEST_PX), path)
+    return assemble_model(base, layers, "cosplace", {"out_dim": rows}, head, Preprocess(resize=LONGEST_PX), path)
 
 
 def load_mixvpr(tensors: Tensors, path: str | Path) -> PlaceModel:
@@ -275,7 +281,7 @@ def load_mixvpr(tensors: Tensors, path: str | Path) -> PlaceModel:
         "row_bias": "row_proj.bias" in head,
     }
     size = side * MIXVPR_PX_PER_LOCATION * (2 if base.cut == "layer4" else 1)
-    return _assemble("mixvpr", base, layers, "mixvpr", options, head, Preprocess(resize=(size, size)), path)
+    return assemble_model(base, layers, "mixvpr", options, head, Preprocess(resize=(size, size)), path)
 
 
 def load_boq(tensors: Tensors, path: str | Path) -> PlaceModel:
@@ -300,7 +306,7 @@ def load_boq(tensors: Tensors, path: str | Path) -> PlaceModel:
         "rows": len(float_tensor(head, "fc.weight", path, dims=2)),
     }
     pixels = Preprocess(resize=(size, size), interpolation="bicubic")
-    return _assemble("boq", base, layers, "boq", options, head, pixels, path)
+    return assemble_model(base, layers, "boq", options, head, pixels, path)
 
 
 def load_salad(tensors: Tensors, path: str | Path) -> PlaceModel:
@@ -308,7 +314,7 @@ def load_salad(tensors: Tensors, path: str | Path) -> PlaceModel:
     refuse_unknown(tensors, ("backbone.model.", "aggregator."), (), path)
     layers, head = under(tensors, "backbone.model."), under(tensors, "aggregator.")
     base = _transformer_of(layers, path)
-    return _assemble("salad", base, layers, "salad", _salad_options(head, path), head, TRANSFORMER_PIXELS, path)
+    return assemble_model(base, layers, "salad", _salad_options(head, path), head, TRANSFORMER_PIXELS, path)
 
 
 def load_megaloc(tensors: Tensors, path: str | Path) -> PlaceModel:
@@ -321,12 +327,12 @@ def load_megaloc(tensors: Tensors, path: str | Path) -> PlaceModel:
     options = {**_salad_options(salad, path), "out_dim": rows}
     head = salad | {f"linear.{name}": tensor for name, tensor in linear.items()}
     base = _transformer_of(layers, path)
-    return _assemble("megaloc", base, layers, "megaloc", options, head, TRANSFORMER_PIXELS, path)
+    return assemble_model(base, layers, "megaloc", options, head, TRANSFORMER_PIXELS, path)
 
 
 def load_dinov2(tensors: Tensors, path: str | Path) -> PlaceModel:
     """DINOv2 and its class token: the authors' file, or Hugging Face's."""
-    return _assemble("cls", _transformer_of(tensors, path), tensors, "cls", {}, {}, TRANSFORMER_PIXELS, path)
+    return assemble_model(_transformer_of(tensors, path), tensors, "cls", {}, {}, TRANSFORMER_PIXELS, path)
 
 
 def load_anyloc(tensors: Tensors, path: str | Path, centres: str | Path, cut: str = ANYLOC_CUT) -> PlaceModel:
@@ -339,46 +345,12 @@ def load_anyloc(tensors: Tensors, path: str | Path, centres: str | Path, cut: st
         )
     options: dict[str, Option] = {"clusters": len(vocabulary)}
     head, pixels = {"centres": vocabulary.float()}, Preprocess(resize=ANYLOC_PX, interpolation="bicubic")
-    return _assemble("anyloc", base, tensors, "vlad", options, head, pixels, path)
-
-
-def _assemble(
-    family: str,
-    base: Backbone,
-    layers: Tensors,
-    aggregation: str,
-    options: Mapping[str, Option],
-    head: Tensors,
-    preprocess: Preprocess,
-    path: str | Path,
-) -> PlaceModel:
-    """A model in evaluation mode of a backbone, its published tensors, and those of the aggregation."""
-    layers = base.published_tensors(layers)
-    check_fit(base, layers, path)
-    try:
-        with torch.device("meta"):
-            aggregated = make_aggregation(aggregation, base.channels, options)
-    except ArgumentError as wrong:
-        raise WeightsError(f"{path}: its tensors are those of no {aggregation} that can be made: {wrong}") from wrong
-    load_strictly(aggregated, head, path, assign=True)
-    load_strictly(base, layers, path, assign=True)
-    return PlaceModel(preprocess, base, aggregated, name=f"{base.name}-{family}").eval()
-
-
-def _empty_backbone(name: str, cut: str | None = None) -> Backbone:
-    """A backbone on the device "meta", to which tensors are assigned: random weights of a transformer take seconds."""
-    with torch.device("meta"):
-        return make_backbone(name, cut=cut)
+    return assemble_model(base, tensors, "vlad", options, head, pixels, path, family="anyloc")
 
 
 def _count(tensors: Tensors, pattern: str) -> int:
     """How many numbers there are at the group of this pattern; at least 1."""
     return max(1, len({match[1] for name in tensors if (match := re.fullmatch(pattern, name))}))
-
-
-def _resnet_of(layers: Tensors, path: str | Path) -> Backbone:
-    """The ResNet with these tensors under torchvision's names."""
-    return _empty_backbone(*find_resnet(layers, path))
 
 
 def _transformer_of(tensors: Tensors, path: str | Path, cut: str = "norm") -> Backbone:
@@ -400,7 +372,7 @@ def _transformer_of(tensors: Tensors, path: str | Path, cut: str = "norm") -> Ba
         raise WeightsError(f"{path}: a transformer of dimension {dim} with {registers} registers, known are {known}")
     if cut == "last block":
         cut = f"block{VITS[fitting[0]].depth - 1}"
-    return _empty_backbone(fitting[0], cut=cut)
+    return empty_backbone(fitting[0], cut=cut)
 
 
 def _salad_options(head: Tensors, path: str | Path) -> dict[str, Option]:

@@ -9,9 +9,9 @@ from pathlib import Path
 import torch
 from torch import Tensor, nn
 
-from sareloc.errors import WeightsError
-from sareloc.models.aggregation import NetVLAD, Norm
-from sareloc.models.backbones import make_backbone
+from sareloc.errors import ArgumentError, WeightsError
+from sareloc.models.aggregation import Norm, Option, make_aggregation
+from sareloc.models.backbones import Backbone, make_backbone
 from sareloc.models.checkpoint import existing_file, listed, open_safetensors
 from sareloc.models.place_model import PlaceModel, Whitening
 from sareloc.models.preprocess import Preprocess
@@ -74,8 +74,8 @@ def read_tensor(path: str | Path) -> Tensor:
 
 def _check_tensors(tensors: Mapping[str, tuple[torch.dtype | str, tuple[int, ...]]], path: Path) -> None:
     """Raises WeightsError if the types and shapes of tensors, or their names, are not those of weights."""
-    if len(tensors) > MAX_TENSORS:
-        raise WeightsError(f"{path} has {len(tensors):,} tensors, expected at most {MAX_TENSORS:,}")
+    if not 1 <= len(tensors) <= MAX_TENSORS:
+        raise WeightsError(f"{path} has {len(tensors):,} tensors, expected 1 to {MAX_TENSORS:,}")
     for name, (dtype, shape) in tensors.items():
         if len(name) > MAX_NAME:
             raise WeightsError(f"{path}: the name of a tensor has {len(name):,} characters: {name[:40]!r} ...")
@@ -103,13 +103,10 @@ def _is_safetensors(path: Path) -> bool:
 
 def _read_safetensors(path: Path) -> dict[str, Tensor]:
     with open_safetensors(path) as opened:
-        names = opened.keys()
-        if not names or len(names) > MAX_TENSORS:
-            raise WeightsError(f"{path} has {len(names):,} tensors, expected 1 to {MAX_TENSORS:,}")
-        slices = {name: opened.get_slice(name) for name in names}
+        slices = {name: opened.get_slice(name) for name in opened.keys()}  # noqa: SIM118 (not a dict)
         kinds = {name: (part.get_dtype(), tuple(part.get_shape())) for name, part in slices.items()}
         _check_tensors({name: (DTYPES.get(dtype, dtype), shape) for name, (dtype, shape) in kinds.items()}, path)
-        return {name: opened.get_tensor(name) for name in names}
+        return {name: opened.get_tensor(name) for name in slices}
 
 
 def load_strictly(
@@ -120,15 +117,6 @@ def load_strictly(
     assign: use the tensors themselves, for a module on the device "meta". Only `num_batches_tracked` may be missing:
     files from before 2018 do not have it, and it is not used.
     """
-    given = check_fit(module, tensors, source)
-    if assign:
-        wanted = module.state_dict()
-        given = {name: tensor.detach().to(wanted[name].dtype).contiguous() for name, tensor in given.items()}
-    module.load_state_dict(given, assign=assign)
-
-
-def check_fit(module: nn.Module, tensors: Mapping[str, Tensor], source: str | Path) -> dict[str, Tensor]:
-    """The tensors for a module, with `num_batches_tracked` if it is missing. Raises WeightsError as `load_strictly`."""
     wanted = module.state_dict()
     counters = {
         name: torch.zeros_like(v, device="cpu") for name, v in wanted.items() if name.endswith("num_batches_tracked")
@@ -147,7 +135,9 @@ def check_fit(module: nn.Module, tensors: Mapping[str, Tensor], source: str | Pa
     if problems := [f"{problem}: {listed(names)}" for problem, names in found.items() if names]:
         kind = getattr(module, "name", type(module).__name__)
         raise WeightsError(f"{source} does not fit {kind}: tensors {'; '.join(problems)}")
-    return given
+    if assign:
+        given = {name: tensor.detach().to(wanted[name].dtype).contiguous() for name, tensor in given.items()}
+    module.load_state_dict(given, assign=assign)
 
 
 def is_finite(tensor: Tensor) -> bool:
@@ -169,38 +159,54 @@ def float_tensor(tensors: Mapping[str, Tensor], name: str, source: str | Path, d
     return tensor
 
 
+def empty_backbone(name: str, cut: str | None = None) -> Backbone:
+    """A backbone on the device "meta", to which tensors are assigned: random weights of a transformer take seconds."""
+    with torch.device("meta"):
+        return make_backbone(name, cut=cut)
+
+
 def assemble_model(
-    name: str,
+    base: Backbone,
+    layers: Mapping[str, Tensor],
+    aggregation: str,
+    options: Mapping[str, Option],
+    head: Mapping[str, Tensor],
     preprocess: Preprocess,
-    backbone: str,
-    convolutions: Mapping[str, Tensor],
-    vlad: Mapping[str, Tensor],
-    whitening: Whitening | None,
     source: str | Path,
     *,
-    norm: Norm,
-    cut: str | None = None,
+    whitening: Whitening | None = None,
+    family: str | None = None,
 ) -> PlaceModel:
-    """A model in evaluation mode from its tensors.
+    """A model in evaluation mode from its tensors. Raises WeightsError if they do not fit.
 
-    convolutions: the backbone's tensors by their names in `Backbone`. vlad: `assign` (K, D), `centres` (K, D) and, if
-    the network has one, `bias` (K,). norm: the original's normalization to unit length (see `Norm`).
+    Args:
+        base: an empty backbone.
+        layers: the tensors of the backbone, as published.
+        aggregation: one of `AGGREGATIONS`.
+        options: its arguments.
+        head: its tensors.
+        preprocess: of the model.
+        source: the file, for errors.
+        whitening: of the vectors of the aggregation; default: none.
+        family: end of the model's name; default: the aggregation.
     """
-    with torch.device("meta"):  # the tensors of the file are used themselves
-        base = make_backbone(backbone, cut=cut)
-    check_fit(base, convolutions, source)
-    if vlad["assign"].ndim != 2 or vlad["assign"].shape[1] != base.channels or not len(vlad["assign"]):
+    load_strictly(base, base.published_tensors(layers), source, assign=True)
+    try:
+        with torch.device("meta"):
+            aggregated = make_aggregation(aggregation, base.channels, options)
+    except ArgumentError as wrong:
+        raise WeightsError(f"{source}: its tensors are those of no {aggregation} that can be made: {wrong}") from wrong
+    load_strictly(aggregated, head, source, assign=True)
+    if whitening is not None and len(whitening.mean) != aggregated.dim:
         raise WeightsError(
-            f"{source}: the assignment weight of NetVLAD must be (K, {base.channels}), "
-            f"found {tuple(vlad['assign'].shape)}"
+            f"{source}: the whitening is for {len(whitening.mean)} dimensions, {aggregation} has {aggregated.dim}"
         )
-    with torch.device("meta"):
-        layer = NetVLAD(base.channels, clusters=len(vlad["assign"]), bias="bias" in vlad, norm=norm)
-    load_strictly(layer, vlad, source, assign=True)
-    load_strictly(base, convolutions, source, assign=True)
-    if whitening is not None and len(whitening.mean) != layer.dim:
-        raise WeightsError(f"{source}: the whitening is for {len(whitening.mean)} dimensions, NetVLAD has {layer.dim}")
-    return PlaceModel(preprocess, base, layer, whitening, name=name).eval()
+    return PlaceModel(preprocess, base, aggregated, whitening, name=f"{base.name}-{family or aggregation}").eval()
+
+
+def netvlad_options(vlad: Mapping[str, Tensor], norm: Norm) -> dict[str, Option]:
+    """The options of the NetVLAD with these tensors: `assign` (K, D) and, if it has one, `bias` (K,)."""
+    return {"clusters": len(vlad["assign"]), "bias": "bias" in vlad, "norm": norm}
 
 
 def whitening_from_linear(weight: Tensor, bias: Tensor, source: str | Path) -> Whitening:
