@@ -19,7 +19,8 @@ from tests.photos.video_files import HEIGHT, WIDTH, number_in, numbered, write_v
 from sareloc.errors import ArgumentError, PhotoError
 from sareloc.geo import wgs84_from_enu
 from sareloc.photos import video_reader, videos
-from sareloc.photos.decoding import Resizing, Turn, longest_side
+from sareloc.photos.decoding import Resizing, longest_side
+from sareloc.photos.photo_file import Turn
 from sareloc.photos.record import is_video
 from sareloc.photos.video_reader import VideoReader
 from sareloc.photos.videos import (

@@ -21,9 +21,9 @@ from typing import Any, TypeVar
 from sareloc.errors import DatasetError, PanoramaError, PhotoError, SarelocError, need
 from sareloc.files import NUL
 from sareloc.geo import Positions
-from sareloc.photos.decoding import PhotoMetadata, read_metadata
 from sareloc.photos.geotags import geotag_from_exif, parse_utm_name, seconds_from_exif
 from sareloc.photos.panoramas import Panorama, panorama_from
+from sareloc.photos.photo_file import PhotoMetadata, read_metadata
 from sareloc.photos.raw import RAW_EXTENSIONS
 from sareloc.photos.record import Geotag, View, parse_address
 from sareloc.photos.sidecars import read_takeout_geotag, read_takeout_time

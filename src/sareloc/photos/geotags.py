@@ -19,7 +19,7 @@ from PIL.ExifTags import GPS, IFD, Base
 
 from sareloc.errors import ArgumentError, PhotoError, PositionError
 from sareloc.geo import utm_epsg, utm_from_wgs84, wgs84_from_utm
-from sareloc.photos.decoding import Source, read_metadata
+from sareloc.photos.photo_file import Source, read_metadata
 from sareloc.photos.record import EPOCH, MARK_FIELDS, METHOD, Geotag, View, parse_address, seconds_since_1970
 
 BANDS = "CDEFGHJKLMNPQRSTUVWX"  # UTM latitude bands of 8 degrees from 80 south; N and later are north of the equator

@@ -11,15 +11,15 @@ import math
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from functools import lru_cache
-from pathlib import Path
 
 import numpy as np
 import numpy.typing as npt
 
 from sareloc import arrays
 from sareloc.errors import ArgumentError, PanoramaError, PhotoError
-from sareloc.photos.decoding import PhotoMetadata, SizeRule, Source, read_metadata
+from sareloc.photos.decoding import SizeRule
 from sareloc.photos.geotags import heading_from_exif
+from sareloc.photos.photo_file import PhotoMetadata, Source, label_of, read_metadata
 from sareloc.photos.record import View
 from sareloc.photos.xmp import GPANO, xmp_properties
 
@@ -110,11 +110,6 @@ def panorama_from(metadata: PhotoMetadata, *, assume: bool = False, name: str) -
     except ValueError as error:
         raise PanoramaError(name, str(error)) from error
     return replace(found, heading_deg=heading) if found.heading_deg is None else found
-
-
-def label_of(source: object) -> str:
-    """How errors call a photo."""
-    return str(source) if isinstance(source, str | Path) else "photo without a name"
 
 
 def _gpano_tags(xmp: bytes | None, photo: str) -> dict[str, str]:

@@ -16,19 +16,7 @@ from PIL import Image as Pillow
 
 from sareloc import arrays
 from sareloc.errors import ArgumentError, PanoramaError, PhotoError
-from sareloc.photos.decoding import (
-    MAX_PIXELS,
-    PhotoMetadata,
-    SizeRule,
-    interpolation_of,
-    open_file,
-    read_bytes,
-    read_metadata,
-    read_photo,
-    read_pillow,
-    resized,
-    target_size,
-)
+from sareloc.photos.decoding import SizeRule, interpolation_of, read_photo, read_pillow, resized, target_size
 from sareloc.photos.finding import Stamp, fitting_ns
 from sareloc.photos.geotags import focal_35mm_from_exif, view_focal_35mm
 from sareloc.photos.panoramas import (
@@ -44,6 +32,7 @@ from sareloc.photos.panoramas import (
     untagged_sphere,
     views_of,
 )
+from sareloc.photos.photo_file import MAX_PIXELS, PhotoMetadata, open_file, read_bytes, read_metadata
 from sareloc.photos.record import Address, Image, ImageRecord, View, file_of, parse_address, record_of
 
 CACHE_BYTES = 128_000_000  # of panoramas whose views are read one by one

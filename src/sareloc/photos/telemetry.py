@@ -27,7 +27,7 @@ import numpy.typing as npt
 
 from sareloc.errors import PhotoError
 from sareloc.geo import ecef_from_wgs84
-from sareloc.photos.decoding import open_file
+from sareloc.photos.photo_file import open_file
 from sareloc.photos.record import LATEST_S
 from sareloc.photos.telemetry_formats import (
     ESTIMATE,

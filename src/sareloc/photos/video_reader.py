@@ -25,18 +25,8 @@ from PIL import Image
 
 from sareloc import arrays
 from sareloc.errors import PhotoError, need
-from sareloc.photos.decoding import (
-    MAX_PIXELS,
-    REDUCING_GAP,
-    RESAMPLINGS,
-    SIDEWAYS,
-    Interpolation,
-    SizeRule,
-    Turn,
-    interpolation_of,
-    open_file,
-    target_size,
-)
+from sareloc.photos.decoding import REDUCING_GAP, RESAMPLINGS, Interpolation, SizeRule, interpolation_of, target_size
+from sareloc.photos.photo_file import MAX_PIXELS, SIDEWAYS, Turn, open_file
 
 MOST_SAMPLES = 20_000_000
 """Of all tracks together: two days of video with sound."""

@@ -23,10 +23,11 @@ from PIL.ExifTags import GPS, IFD, Base
 from sareloc.errors import PhotoError
 from sareloc.files import open_regular, replacing, write_atomically
 from sareloc.photos.containers import EXIF, NO_TAGS, change_exif, file_kind
-from sareloc.photos.decoding import open_file, read_bytes, read_metadata, read_photo
+from sareloc.photos.decoding import read_photo
 from sareloc.photos.finding import read_geotag
 from sareloc.photos.geotags import view_focal_35mm
 from sareloc.photos.panoramas import ViewOptions, cut_view, matching_size, panorama_from, panorama_pixels, views_of
+from sareloc.photos.photo_file import open_file, read_bytes, read_metadata
 from sareloc.photos.record import EPOCH, ESTIMATE_FIELDS, NOT_MEASURED, Address, Estimate, Geotag, View
 from sareloc.photos.xmp import PlaceTags, sidecar_with_geotag
 

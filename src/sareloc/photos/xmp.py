@@ -20,7 +20,7 @@ from xml.parsers import expat
 
 from sareloc.errors import PhotoError, PositionError
 from sareloc.files import read_regular
-from sareloc.photos.decoding import Source, read_metadata
+from sareloc.photos.photo_file import Source, read_metadata
 from sareloc.photos.record import (
     EPOCH,
     ESTIMATE_FIELDS,
