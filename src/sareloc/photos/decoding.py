@@ -28,12 +28,12 @@ from sareloc.photos.photo_file import (
     Source,
     all_of,
     exif_of,
+    find_metadata,
     label_of,
     metadata_of,
     open_photo,
     pillow_errors,
     read_bytes,
-    read_metadata,
     scans_of,
     turn_of,
 )
@@ -168,10 +168,8 @@ def read_pillow(image: Image.Image, label: str) -> tuple[Image.Exif, arrays.Imag
 
 def is_truncated(photo: str | Path) -> bool:
     """Whether a file is a JPEG without its end; it can be decoded if at least `MIN_ROWS` of its rows are present."""
-    try:
-        return read_metadata(photo).truncated
-    except PhotoError:
-        return False
+    metadata = find_metadata(photo)
+    return metadata is not None and metadata.truncated
 
 
 def longest_side(pixels: int) -> SizeRule:

@@ -23,7 +23,7 @@ from sareloc.files import NUL
 from sareloc.geo import Positions
 from sareloc.photos.geotags import geotag_from_exif, parse_utm_name, seconds_from_exif
 from sareloc.photos.panoramas import Panorama, panorama_from
-from sareloc.photos.photo_file import PhotoMetadata, read_metadata
+from sareloc.photos.photo_file import PhotoMetadata, find_metadata, read_metadata
 from sareloc.photos.raw import RAW_EXTENSIONS
 from sareloc.photos.record import Geotag, View, parse_address
 from sareloc.photos.sidecars import read_takeout_geotag, read_takeout_time
@@ -249,14 +249,6 @@ def turned(geotag: Geotag, view: View | None, panorama: Panorama | None) -> Geot
     return replace(geotag, heading_deg=None if known is None else (known + view.yaw_deg) % 360)
 
 
-def find_metadata(photo: Path) -> PhotoMetadata | None:
-    """What a photo's file says of it; None if it cannot be read."""
-    try:
-        return read_metadata(photo)
-    except PhotoError:
-        return None
-
-
 SOURCES: tuple[tuple[str, Callable[[Path, PhotoMetadata | None], Geotag | None]], ...] = (
     ("EXIF", lambda _, metadata: None if metadata is None else geotag_from_exif(metadata.exif)),
     ("embedded XMP", lambda _, metadata: None if metadata is None else geotag_from_xmp(metadata.xmp)),
@@ -288,13 +280,13 @@ def find_geotag(path: str | Path, metadata: PhotoMetadata | None = None) -> tupl
         metadata: what its file says of it; default: it is read.
     """
     photo, known = Path(path), metadata or find_metadata(Path(path))
-    geotags = ((source, geotag) for source, read in SOURCES if (geotag := read(photo, known)) is not None)
     found: tuple[str, Geotag] | None = None
-    for source, geotag in geotags:
-        if found is None or not geotag.estimated:
+    for source, read in SOURCES:
+        geotag = read(photo, known)
+        if geotag is not None and (found is None or not geotag.estimated):
             found = source, geotag
-        if not geotag.estimated:
-            break
+            if not geotag.estimated:
+                break
     if found is None or found[1].time is not None or found[0] == "EXIF":
         return found
     return found[0], replace(found[1], time=_first_time(photo, known))
@@ -320,17 +312,13 @@ def read_geotag(path: str | Path, metadata: PhotoMetadata | None = None) -> Geot
     found = find_geotag(address.file, known)
     if found is None:
         return None
-    panorama = None if known is None else _panorama(known, str(address.file))
+    try:
+        panorama = None if known is None else panorama_from(known, name=str(address.file))
+    except PanoramaError:
+        panorama = None
     heading = None if panorama is None else panorama.heading_deg
     whole = found[1] if heading is None else replace(found[1], heading_deg=heading)
     return turned(whole, address.view, None)
-
-
-def _panorama(metadata: PhotoMetadata, name: str) -> Panorama | None:
-    try:
-        return panorama_from(metadata, name=name)
-    except PanoramaError:
-        return None
 
 
 def read_geotags(path: str | Path) -> dict[str, Geotag]:

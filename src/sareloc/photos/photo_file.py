@@ -103,6 +103,14 @@ def read_metadata(
             return metadata_of(image, pixels, content, raw)
 
 
+def find_metadata(source: Source) -> PhotoMetadata | None:
+    """The metadata in a photo's file; None if it cannot be read."""
+    try:
+        return read_metadata(source)
+    except PhotoError:
+        return None
+
+
 def label_of(source: object) -> str:
     """How errors call a photo: its path, or the name of its stream."""
     if isinstance(source, str | Path):

@@ -205,11 +205,10 @@ def _read_pixels(
     sha256 = hashlib.sha256(pixels.tobytes()).digest() if digest else None
     panorama = None if cut is None else untagged_sphere(width, height, cut)
     if panorama is not None and cut is not None:
-        reduced = [
-            rule(height, width) for rule in _reductions(panorama, views_of(panorama, cut)[0], sizes, record.name)
-        ]
-        planes = [panorama_pixels(resized(pixels, *size), panorama) for size in reduced]
-        parts = tuple(_view_of(record, planes, view, sizes, sha256) for view in views_of(panorama, cut))
+        views = views_of(panorama, cut)
+        reduced = _reductions(panorama, views[0], sizes, record.name)
+        planes = [panorama_pixels(resized(pixels, *rule(height, width)), panorama) for rule in reduced]
+        parts = tuple(_view_of(record, planes, view, sizes, sha256) for view in views)
         return ReadImage(record.name, (), width, height, sha256=sha256, panorama=panorama, views=parts)
     images = tuple(
         pixels
