@@ -29,7 +29,6 @@ from sareloc.photos.panoramas import (
     matching_size,
     panorama_from,
     panorama_pixels,
-    untagged_sphere,
     views_of,
 )
 from sareloc.photos.photo_file import MAX_PIXELS, PhotoMetadata, open_file, read_bytes, read_metadata
@@ -128,12 +127,11 @@ def read_image(
             return _read_frame(record, address, sizes, digest, max_pixels)
         if address.view is not None:
             return _read_view(record, address, address.view, sizes, digest, max_pixels)
-        return _read_photo(record, read_bytes(given, record.name), sizes, cut, digest, max_pixels)
-    if isinstance(given, Pillow.Image):
+    elif isinstance(given, Pillow.Image):
         exif, pixels = read_pillow(given, record.name)
         focal = focal_35mm_from_exif(exif) if record.focal_35mm is None else record.focal_35mm
         return _read_pixels(replace(record, focal_35mm=focal), pixels, sizes, cut, digest)
-    if isinstance(given, np.ndarray):
+    elif isinstance(given, np.ndarray):
         return _read_pixels(record, _checked_pixels(given, record.name), sizes, cut, digest)
     return _read_photo(record, read_bytes(given, record.name), sizes, cut, digest, max_pixels)
 
@@ -203,8 +201,8 @@ def _read_pixels(
 ) -> ReadImage:
     height, width = pixels.shape[:2]
     sha256 = hashlib.sha256(pixels.tobytes()).digest() if digest else None
-    panorama = None if cut is None else untagged_sphere(width, height, cut)
-    if panorama is not None and cut is not None:
+    if cut is not None and cut.untagged and looks_like_panorama(width, height):
+        panorama = Panorama(width, height)
         views = views_of(panorama, cut)
         reduced = _reductions(panorama, views[0], sizes, record.name)
         planes = [panorama_pixels(resized(pixels, *rule(height, width)), panorama) for rule in reduced]
