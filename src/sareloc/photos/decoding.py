@@ -127,12 +127,11 @@ def _read(
 ) -> tuple[PhotoMetadata, tuple[arrays.Image, ...]]:
     """As `read_photo`; reserves memory in `held`, which the caller releases after the images are deleted."""
     with pillow_errors(label):
-        content = read_bytes(source, label)
-        image, stream, raw = open_photo(io.BytesIO(content), label, max_pixels)
+        image, stream, raw = open_photo(io.BytesIO(read_bytes(source, label)), label, max_pixels)
         held.enter_context(MEMORY.hold(BYTES_PER_PIXEL * image.width * image.height))
         if image.format not in JPEGS:
             image.load()  # Pillow rotates a TIFF while loading; a PNG may have its EXIF after the pixels
-        metadata = metadata_of(image, stream, content, raw)
+        metadata = metadata_of(image, stream, raw)
     turn, (upright_width, upright_height) = turn_of(metadata.exif), metadata.upright_size
     targets = [None if size is None else target_size(size, upright_height, upright_width, label) for size in sizes]
     # (width, height) as in the file

@@ -5,7 +5,6 @@ The pixels are decoded by `sareloc.photos.decoding`. Every problem of a file is 
 
 from __future__ import annotations
 
-import hashlib
 import io
 import os
 import threading
@@ -72,8 +71,6 @@ class PhotoMetadata:
     """The XMP packet inside the file."""
     truncated: bool
     """Whether it is a JPEG without its end (see `read_photo`)."""
-    sha256: bytes | None
-    """Of the bytes of the file, if all of them were read."""
 
     @property
     def upright_size(self) -> tuple[int, int]:
@@ -81,14 +78,11 @@ class PhotoMetadata:
         return (self.height, self.width) if turn_of(self.exif) in SIDEWAYS else (self.width, self.height)
 
 
-def read_metadata(
-    source: Source, *, digest: bool = False, name: str | None = None, max_pixels: int = MAX_PIXELS
-) -> PhotoMetadata:
-    """The metadata in a photo's file; the pixels are not decoded.
+def read_metadata(source: Source, *, name: str | None = None, max_pixels: int = MAX_PIXELS) -> PhotoMetadata:
+    """The metadata in a photo's file, of which as little is read as is needed; the pixels are not decoded.
 
     Args:
         source: a file, its content, or a binary stream.
-        digest: read all of it and compute its SHA-256; else as little as is needed.
         name: how errors call a photo without a path.
         max_pixels: larger photos are refused.
 
@@ -96,11 +90,8 @@ def read_metadata(
         PhotoError: as `read_photo`.
     """
     label = name or label_of(source)
-    with pillow_errors(label):
-        content = read_bytes(source, label) if digest else None
-        with _stream(source if content is None else content, label) as stream:
-            image, pixels, raw = open_photo(stream, label, max_pixels)
-            return metadata_of(image, pixels, content, raw)
+    with pillow_errors(label), _stream(source, label) as stream:
+        return metadata_of(*open_photo(stream, label, max_pixels))
 
 
 def find_metadata(source: Source) -> PhotoMetadata | None:
@@ -213,10 +204,10 @@ def _image(stream: BinaryIO, label: str, max_pixels: int) -> Image.Image:
     return image
 
 
-def metadata_of(image: Image.Image, stream: BinaryIO, content: bytes | None, raw: RawFile | None) -> PhotoMetadata:
-    """What the file of an opened photo says of it; `content`: all of it, if it was read."""
+def metadata_of(image: Image.Image, stream: BinaryIO, raw: RawFile | None) -> PhotoMetadata:
+    """What the file of an opened photo says of it; see `open_photo`."""
     xmp, is_jpeg = image.info.get("xmp"), image.format in JPEGS
-    if image.format == "PNG" and not any(tag in (content or all_of(stream)) for tag in PNG_EXIF):
+    if image.format == "PNG" and not any(tag in all_of(stream) for tag in PNG_EXIF):
         exif = Image.Exif()  # Pillow would decode the pixels to look for it behind them
     else:
         exif = exif_of(image.getexif)
@@ -231,7 +222,6 @@ def metadata_of(image: Image.Image, stream: BinaryIO, content: bytes | None, raw
         exif,
         xmp.encode() if isinstance(xmp, str) else xmp if isinstance(xmp, bytes) else None,
         is_jpeg and lacks_end(stream),
-        None if content is None else hashlib.sha256(content).digest(),
     )
 
 

@@ -244,7 +244,7 @@ def _read_view(
 ) -> ReadImage:
     """A view of a 360° photo. What was read of the last files is kept: the views of one photo follow each other."""
     found = _PANORAMAS.get(address.file, view, sizes, record.name, max_pixels)
-    part = _view_of(record, found.pixels, view, sizes, found.metadata.sha256 if digest else None)
+    part = _view_of(record, found.pixels, view, sizes, found.sha256 if digest else None)
     return replace(part, name=record.name, metadata=found.metadata, truncated=found.metadata.truncated)
 
 
@@ -278,6 +278,7 @@ def _reductions(panorama: Panorama, view: View, sizes: Sequence[SizeRule | None]
 class _PanoramaFile:
     """The file of a 360° photo, as far as it was read."""
 
+    sha256: bytes
     metadata: PhotoMetadata
     pixels: tuple[PanoramaPixels, ...]
     """At the resolutions of the sizes that were asked for."""
@@ -310,7 +311,7 @@ class _PanoramaCache:
         self, file: Path, view: View, sizes: Sequence[SizeRule | None], name: str, max_pixels: int
     ) -> _PanoramaFile:
         content = read_bytes(file, name)
-        metadata = read_metadata(content, digest=True, name=name, max_pixels=max_pixels)
+        metadata = read_metadata(content, name=name, max_pixels=max_pixels)
         panorama = panorama_from(metadata, assume=True, name=name)
         assert panorama is not None
         for height, width in (_view_size(size, view, name) for size in sizes):
@@ -318,7 +319,8 @@ class _PanoramaCache:
                 raise PhotoError(name, f"a view of {width} x {height} px is more than {max_pixels / 1e6:g} megapixels")
         reduced = _reductions(panorama, view, sizes, name)
         images = read_photo(content, reduced, name=name, max_pixels=max_pixels)[1] if sizes else ()
-        return _PanoramaFile(metadata, tuple(panorama_pixels(image, panorama) for image in images))
+        planes = tuple(panorama_pixels(image, panorama) for image in images)
+        return _PanoramaFile(hashlib.sha256(content).digest(), metadata, planes)
 
 
 _PANORAMAS = _PanoramaCache()
