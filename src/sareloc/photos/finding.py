@@ -56,8 +56,7 @@ def is_url(text: str | Path) -> bool:
 
 def find_remote_photos(url: str) -> dict[str, Stamp]:
     """URLs and stamps of the photos in a remote folder and its subfolders, or of one photo, sorted by URL."""
-    with _storage_errors(url):
-        storage, root = need("fsspec", "ray").core.url_to_fs(url)
+    with _storage(url) as (storage, root):
         found: Mapping[str, Any] = storage.find(root, detail=True)
         photos = {
             _url_of(storage, path, url): _stamp(info)
@@ -69,16 +68,14 @@ def find_remote_photos(url: str) -> dict[str, Stamp]:
 
 def usual_url(url: str) -> str:
     """The normalized URL, as `find_remote_photos` returns it: memory:///town for memory://town/."""
-    with _storage_errors(url):
-        storage, path = need("fsspec", "ray").core.url_to_fs(url)
+    with _storage(url) as (storage, path):
         return _url_of(storage, path, url)
 
 
 def remote_stamp(url: str) -> Stamp | None:
     """The stamp of a remote photo; None if it does not exist."""
     try:
-        with _storage_errors(url):
-            storage, path = need("fsspec", "ray").core.url_to_fs(url)
+        with _storage(url) as (storage, path):
             return _stamp(storage.info(path))
     except PhotoError:
         return None
@@ -88,8 +85,7 @@ def fetch_file(url: str, folder: Path) -> Path:
     """Copy a file from its URL into a subfolder of `folder`, one for each URL, under its own name; returns its path."""
     own = folder / hashlib.sha256(url.encode()).hexdigest()[:16]
     own.mkdir(exist_ok=True)
-    with _storage_errors(url):
-        storage, path = need("fsspec", "ray").core.url_to_fs(url)
+    with _storage(url) as (storage, path):
         target = own / PurePosixPath(path).name
         storage.get_file(path, str(target))
     return target
@@ -116,10 +112,10 @@ def _stamp(info: Mapping[str, Any]) -> Stamp:
 
 
 @contextmanager
-def _storage_errors(url: str) -> Iterator[None]:
-    """Raise errors of a storage as PhotoError with the URL."""
+def _storage(url: str) -> Iterator[tuple[Any, str]]:
+    """A context with the storage of a URL and the path in it; errors of the storage are PhotoErrors with the URL."""
     try:
-        yield
+        yield need("fsspec", "ray").core.url_to_fs(url)
     except SarelocError:
         raise
     except FileNotFoundError:
