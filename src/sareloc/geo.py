@@ -266,12 +266,8 @@ def _tangent_frame(origin: npt.ArrayLike) -> tuple[Floats, Floats]:
     if len(start) != 1:
         raise PositionError(f"an origin must be one latitude, longitude: found {len(start)}")
     latitude, longitude = np.radians(np.asarray(origin, dtype=np.float64).reshape(2))
-    sin_lat, cos_lat, sin_lon, cos_lon = (
-        np.sin(latitude),
-        np.cos(latitude),
-        np.sin(longitude),
-        np.cos(longitude),
-    )
+    sin_lat, cos_lat = np.sin(latitude), np.cos(latitude)
+    sin_lon, cos_lon = np.sin(longitude), np.cos(longitude)
     east = [-sin_lon, cos_lon, 0.0]
     north = [-sin_lat * cos_lon, -sin_lat * sin_lon, cos_lat]
     up = [cos_lat * cos_lon, cos_lat * sin_lon, sin_lat]

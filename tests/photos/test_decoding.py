@@ -19,9 +19,11 @@ from hypothesis import strategies as st
 from PIL import Image
 
 import sareloc.photos.decoding as decoding
+import sareloc.photos.photo_file as photo_file
 from sareloc.errors import ArgumentError, PhotoError
 from sareloc.photos import Resizing, decode, is_truncated
-from sareloc.photos.pillow_limits import DecodingMemory, pillow_errors
+from sareloc.photos.decoding import DecodingMemory
+from sareloc.photos.photo_file import pillow_errors
 
 pytest.importorskip("pillow_heif").register_heif_opener()  # so that Pillow can save HEIC; decode does without
 
@@ -372,7 +374,7 @@ def test_permission_denied_is_reported(tmp_path: Path, monkeypatch: pytest.Monke
         raise PermissionError(13, "Permission denied")
 
     (tmp_path / "private.jpg").write_bytes(encoded(scene(), "JPEG"))
-    monkeypatch.setattr(decoding, "open_regular", refuse)
+    monkeypatch.setattr(photo_file, "open_regular", refuse)
     with pytest.raises(PhotoError, match=r"private\.jpg: permission denied: it cannot be read by this user"):
         decode(tmp_path / "private.jpg")
 

@@ -357,6 +357,14 @@ def test_samples_after_the_end_of_the_file_are_counted(video: Path) -> None:
     assert "telemetry samples that are cut off or too large: 1" in " ".join(found.track.notes)
 
 
+@pytest.mark.parametrize("last", [b"mdhd", b"stco"])
+def test_an_index_that_is_cut_off_is_damage_and_not_a_video_without_positions(video: Path, last: bytes) -> None:
+    content = write(video, "GPS5").read_bytes()
+    video.write_bytes(content[: content.rindex(last) - 4])
+    with pytest.raises(PhotoError, match="damaged: its index is cut off"):
+        read_telemetry(video)
+
+
 def test_a_track_without_samples(video: Path) -> None:
     with pytest.raises(PhotoError, match="holds no positions"):
         read_telemetry(add_track(video, []))

@@ -18,8 +18,9 @@ from tests.photos.video_files import HEIGHT, WIDTH, number_in, numbered, write_v
 
 from sareloc.errors import ArgumentError, PhotoError
 from sareloc.geo import wgs84_from_enu
-from sareloc.photos import video_reader, videos
-from sareloc.photos.decoding import Resizing, Turn, longest_side
+from sareloc.photos import videos
+from sareloc.photos.decoding import Resizing, longest_side
+from sareloc.photos.photo_file import Turn
 from sareloc.photos.record import is_video
 from sareloc.photos.video_reader import VideoReader
 from sareloc.photos.videos import (
@@ -596,7 +597,7 @@ def test_uncompressed_sound_has_many_samples_and_is_read(tmp_path: Path) -> None
             container.mux(sound.encode(samples))
         container.mux(sound.encode(None))
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(video_reader, "MOST_SAMPLES", 1000)  # it has 480,000 samples, in 480 packets
+        patch.setattr("sareloc.photos.boxes.MOST_SAMPLES", 1000)  # it has 480,000 samples, in 480 packets
         assert read_video(path).width == 96
 
 

@@ -17,7 +17,8 @@ from sareloc.errors import PhotoError
 from sareloc.geo import distance_m, unwrap_longitudes
 from sareloc.photos import decode as decode_photo
 from sareloc.photos import read_geotags
-from sareloc.photos.decoding import TRUNCATED, is_truncated, read_metadata
+from sareloc.photos.decoding import TRUNCATED, is_truncated
+from sareloc.photos.photo_file import read_metadata
 from sareloc.wording import counted
 
 THREADS = 8  # reading waits for the disk, and decoding releases the GIL

@@ -3,7 +3,7 @@
 from typing import TYPE_CHECKING
 
 from sareloc import lazy_names
-from sareloc.photos.decoding import MAX_PIXELS, Interpolation, Resizing, SizeRule, is_truncated, longest_side, resized
+from sareloc.photos.decoding import Interpolation, Resizing, SizeRule, is_truncated, longest_side, resized
 from sareloc.photos.finding import (
     SOURCES,
     GeotaggedPhotos,
@@ -38,6 +38,7 @@ from sareloc.photos.panoramas import (
     read_panorama,
     views_of,
 )
+from sareloc.photos.photo_file import MAX_PIXELS
 from sareloc.photos.read_image import ReadImage, content_digest, decode, image_size, read_image, stamp
 from sareloc.photos.record import (
     Address,

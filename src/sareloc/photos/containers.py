@@ -14,6 +14,8 @@ from typing import Literal
 
 from PIL import Image
 
+from sareloc.photos.raw import TIFF
+
 Kind = Literal["jpeg", "png", "webp", "tiff"]
 Change = Callable[[bytes], bytes]
 """From an EXIF block, which may be `NO_TAGS`, to the one that replaces it. Raises ValueError if it is damaged."""
@@ -27,7 +29,6 @@ JPEG_TAGS = b"II*\0" + struct.pack(  # the tags that EXIF requires of a JPEG: 72
 LARGEST_SEGMENT = 0xFFFF - 2
 START, SCAN, APP0, APP1 = b"\xff\xd8", 0xDA, 0xE0, 0xE1
 PNG, PROFILE = b"\x89PNG\r\n\x1a\n", b"Raw profile type exif\0"
-TIFFS = (b"II*\0", b"MM\0*")
 EXIF_FLAG, ALPHA_FLAG = 0x08, 0x10  # of the chunk VP8X
 LARGEST_RIFF = 0xFFFFFFFE
 
@@ -40,7 +41,7 @@ def file_kind(start: bytes) -> Kind | None:
         return "png"
     if start[:4] == b"RIFF" and start[8:12] == b"WEBP":
         return "webp"
-    return "tiff" if start[:4] in TIFFS else None
+    return "tiff" if start[:4] in TIFF else None
 
 
 def change_exif(content: bytes, change: Change) -> bytes:

@@ -1,37 +1,43 @@
-"""Decoding photos to upright RGB images. Every problem of a file is raised as a PhotoError with its name."""
+"""Decoding photos to upright RGB images at several sizes, within a limit of memory."""
 
 from __future__ import annotations
 
-import hashlib
+import ctypes
 import io
-import os
+import sys
+import threading
 import traceback
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass
 from pathlib import Path
-from typing import BinaryIO, Literal
+from typing import Literal
 
 import numpy as np
-from PIL import ExifTags, Image, UnidentifiedImageError
+from PIL import Image
 
 from sareloc import arrays
-from sareloc.errors import ArgumentError, PhotoError, need
-from sareloc.files import open_regular
-from sareloc.photos.jpeg import (
+from sareloc.errors import ArgumentError, PhotoError
+from sareloc.photos.photo_file import (
     END_OF_IMAGE,
+    FORMATS,
     JPEGS,
-    START_OF_IMAGE,
+    MAX_PIXELS,
+    SIDEWAYS,
+    PhotoMetadata,
+    Source,
     all_of,
-    check_jpeg_header,
-    lacks_end,
+    exif_of,
+    find_metadata,
+    label_of,
+    metadata_of,
+    open_photo,
+    pillow_errors,
+    read_bytes,
     scans_of,
-    shows_all_detail,
+    turn_of,
 )
-from sareloc.photos.pillow_limits import BYTES_PER_PIXEL, MEMORY, pillow_errors
-from sareloc.photos.raw import FUJIFILM, LEAST_PREVIEW_PX, RAW, RawFile, is_raw, open_raw
 
-Source = str | Path | bytes | BinaryIO
 SizeRule = Callable[[int, int], tuple[int, int]]
 Interpolation = Literal["bilinear", "bicubic"]
 RESAMPLINGS: dict[Interpolation, Image.Resampling] = {
@@ -41,39 +47,19 @@ RESAMPLINGS: dict[Interpolation, Image.Resampling] = {
 Box = tuple[float, float, float, float]
 Size = tuple[int, int]  # width, height as in the file
 
-MAX_PIXELS = 200_000_000
-"""The largest phone sensors have 200 megapixels; larger files are rejected before they are decoded."""
-
-LARGEST_FILE = 1_500_000_000
-"""Bytes of a photo's file: 200 megapixels of 16-bit colours, not compressed, are 1.2 GB."""
-BEGINNINGS = (b"\xff\xd8", b"\x89PNG", b"RIFF", b"II", b"MM", FUJIFILM)
-"""Of JPEG, PNG, WebP, TIFF and RAW; AVIF, HEIC and CR3 have "ftyp" after four bytes."""
-
-FORMATS = ("JPEG", "PNG", "WEBP", "AVIF", "TIFF")  # no others: each decoder adds attack surface
-HEIC_BRANDS = {b"heic", b"heix", b"heim", b"heis", b"hevc", b"hevx", b"mif1", b"msf1"}
 DRAFT_GAP = 2  # a JPEG is decoded at 1/2, 1/4 or 1/8 if that leaves at least twice the target size
 LEAST_DECODED_PX = 960
 """... and at least so many pixels on its longer side: enough for local features (twice 480 px), so that the pixels of
 an image do not depend on what else is read with it."""
 REDUCING_GAP = 3.0  # beyond 6 times the target size a box filter is applied first; Pillow calls 3 indistinguishable
-PNG_EXIF = (b"eXIf", b"Raw profile type exif")
 TRUNCATED = "truncated: the end of the file is missing, the rest was used"
 MIN_ROWS = 0.8  # fraction of the rows of a truncated JPEG; the last 3 % of its bytes may be more than 3 % of its rows
 STRIP_PIXELS = 1_000_000
-SPARSE_BYTES, MIN_STORED = 50_000_000, 0.01  # a larger file of which less is stored is not read
 BACKGROUND = "white"  # behind transparent pixels
 
-Turn = Image.Transpose
-TURNS = {  # EXIF orientation -> the transposition that makes the image upright
-    2: Turn.FLIP_LEFT_RIGHT,
-    3: Turn.ROTATE_180,
-    4: Turn.FLIP_TOP_BOTTOM,
-    5: Turn.TRANSPOSE,
-    6: Turn.ROTATE_270,
-    7: Turn.TRANSVERSE,
-    8: Turn.ROTATE_90,
-}
-SIDEWAYS = {Turn.TRANSPOSE, Turn.ROTATE_270, Turn.TRANSVERSE, Turn.ROTATE_90}
+DECODING_BYTES = 600_000_000  # limit for all photos that one process decodes at the same time
+BYTES_PER_PIXEL = 8  # Pillow uses four for RGB and RGBA, and there are two copies
+LARGE_BYTES = 100_000_000
 
 
 @dataclass(frozen=True)
@@ -91,52 +77,6 @@ class Resizing:
 def interpolation_of(size: SizeRule) -> Interpolation:
     """The interpolation with which photos are resized to the sizes of this rule."""
     return size.interpolation if isinstance(size, Resizing) else "bilinear"
-
-
-@dataclass(frozen=True, eq=False)
-class PhotoMetadata:
-    """The metadata in a photo's file."""
-
-    width: int
-    """Pixels, as stored in the file."""
-    height: int
-    format: str
-    """Pillow's name of the file format, such as "JPEG"."""
-    exif: Image.Exif
-    """Empty if there is none, or if it is damaged."""
-    xmp: bytes | None
-    """The XMP packet inside the file."""
-    truncated: bool
-    """Whether it is a JPEG without its end (see `read_photo`)."""
-    sha256: bytes | None
-    """Of the bytes of the file, if all of them were read."""
-
-    @property
-    def upright_size(self) -> tuple[int, int]:
-        """Width and height in pixels of the upright photo."""
-        return (self.height, self.width) if _turn(self.exif) in SIDEWAYS else (self.width, self.height)
-
-
-def read_metadata(
-    source: Source, *, digest: bool = False, name: str | None = None, max_pixels: int = MAX_PIXELS
-) -> PhotoMetadata:
-    """The metadata in a photo's file; the pixels are not decoded.
-
-    Args:
-        source: a file, its content, or a binary stream.
-        digest: read all of it and compute its SHA-256; else as little as is needed.
-        name: how errors call a photo without a path.
-        max_pixels: larger photos are refused.
-
-    Raises:
-        PhotoError: as `read_photo`.
-    """
-    label = name or _name_of(source)
-    with pillow_errors(label):
-        content = read_bytes(source, label) if digest else None
-        with _stream(source if content is None else content, label) as stream:
-            image, pixels, raw = _open(stream, label, max_pixels)
-            return _metadata(image, pixels, content, raw)
 
 
 def read_photo(
@@ -170,7 +110,7 @@ def read_photo(
         PhotoError: if the file is missing, not a photo, damaged, truncated by more, too large, or if a size rule raises
             ArgumentError; nothing else is raised.
     """
-    label = name or _name_of(source)
+    label = name or label_of(source)
     with ExitStack() as held:
         try:
             return _read(source, sizes, label, max_pixels, held)
@@ -187,13 +127,12 @@ def _read(
 ) -> tuple[PhotoMetadata, tuple[arrays.Image, ...]]:
     """As `read_photo`; reserves memory in `held`, which the caller releases after the images are deleted."""
     with pillow_errors(label):
-        content = read_bytes(source, label)
-        image, stream, raw = _open(io.BytesIO(content), label, max_pixels)
+        image, stream, raw = open_photo(io.BytesIO(read_bytes(source, label)), label, max_pixels)
         held.enter_context(MEMORY.hold(BYTES_PER_PIXEL * image.width * image.height))
         if image.format not in JPEGS:
             image.load()  # Pillow rotates a TIFF while loading; a PNG may have its EXIF after the pixels
-        metadata = _metadata(image, stream, content, raw)
-    turn, (upright_width, upright_height) = _turn(metadata.exif), metadata.upright_size
+        metadata = metadata_of(image, stream, raw)
+    turn, (upright_width, upright_height) = turn_of(metadata.exif), metadata.upright_size
     targets = [None if size is None else target_size(size, upright_height, upright_width, label) for size in sizes]
     # (width, height) as in the file
     stored = [None if one is None else one if turn in SIDEWAYS else one[::-1] for one in targets]
@@ -221,17 +160,15 @@ def read_pillow(image: Image.Image, label: str) -> tuple[Image.Exif, arrays.Imag
     """
     with pillow_errors(label):
         rgb = _rgb(image, label)  # before the orientation is read: Pillow rotates a TIFF while loading
-        exif = _exif(image.getexif)
-        turn = _turn(exif)
+        exif = exif_of(image.getexif)
+        turn = turn_of(exif)
         return exif, np.array(rgb if turn is None else rgb.transpose(turn))
 
 
 def is_truncated(photo: str | Path) -> bool:
     """Whether a file is a JPEG without its end; it can be decoded if at least `MIN_ROWS` of its rows are present."""
-    try:
-        return read_metadata(photo).truncated
-    except PhotoError:
-        return False
+    metadata = find_metadata(photo)
+    return metadata is not None and metadata.truncated
 
 
 def longest_side(pixels: int) -> SizeRule:
@@ -253,146 +190,6 @@ def target_size(size: SizeRule, height: int, width: int, photo: str) -> tuple[in
     if not (len(target) == 2 and all(isinstance(side, int) and side > 0 for side in target)):
         raise ArgumentError(f"a size rule must return two positive integers: found {target} for {height} x {width} px")
     return target
-
-
-def _name_of(source: Source) -> str:
-    if isinstance(source, str | Path):
-        return str(source)
-    given = getattr(source, "name", None)
-    return given if isinstance(given, str) else "photo without a name"
-
-
-@contextmanager
-def _stream(source: Source, label: str) -> Iterator[BinaryIO]:
-    """A context with the seekable stream of a source; a file is closed at its end."""
-    if isinstance(source, bytes):
-        yield io.BytesIO(source)
-        return
-    if not isinstance(source, str | Path):
-        yield source if source.seekable() else io.BytesIO(source.read())
-        return
-    with open_file(source, label) as file:
-        yield file
-
-
-def open_file(path: str | Path, name: str, what: str = "photo") -> io.BufferedReader:
-    """Open a regular file (see `open_regular`); raises PhotoError with `name`, also for a file that is almost empty:
-    decoders would search its zeros, which take no space on the disk, for hours."""
-    try:
-        file = open_regular(path)
-    except FileNotFoundError:
-        raise PhotoError(name, "no such file") from None
-    except PermissionError:
-        raise PhotoError(name, "permission denied: it cannot be read by this user") from None
-    except IsADirectoryError:
-        raise PhotoError(name, f"is a folder, not a {what}") from None
-    except OSError as error:
-        raise PhotoError(name, f"cannot be read: {error.strerror}") from error
-    status = os.fstat(file.fileno())
-    if status.st_size > SPARSE_BYTES and 0 < 512 * status.st_blocks < MIN_STORED * status.st_size:
-        file.close()
-        raise PhotoError(
-            name,
-            f"is a sparse file: of its {status.st_size:,} bytes {512 * status.st_blocks:,} are stored, the others are "
-            "zeros; its copy or download is not complete",
-        )
-    return file
-
-
-def read_bytes(source: Source, name: str) -> bytes:
-    """The content of a photo's file; of a file that does not begin as a photo, only the beginning.
-
-    Raises PhotoError, which calls it `name`, if it cannot be read or is larger than `LARGEST_FILE`.
-    """
-    if isinstance(source, bytes):
-        return source
-    with pillow_errors(name), _stream(source, name) as stream:
-        stream.seek(0)
-        head = stream.read(12)
-        if not head.startswith(BEGINNINGS) and head[4:8] != b"ftyp":
-            return head
-        content = head + stream.read(LARGEST_FILE)
-    if len(content) > LARGEST_FILE:
-        raise PhotoError(name, f"the file has more than {LARGEST_FILE / 1e9:g} GB: use a smaller copy")
-    return content
-
-
-def _open(stream: BinaryIO, label: str, max_pixels: int) -> tuple[Image.Image, BinaryIO, RawFile | None]:
-    """The opened photo, the stream of its pixels, and the RAW file whose preview it is, if it is one."""
-    raw = open_raw(read_bytes(stream, label), label, max_pixels) if is_raw(stream) else None
-    pixels = stream if raw is None else io.BytesIO(raw.preview)
-    image = _image(pixels, label, max_pixels)
-    if raw is not None and max(image.size) < LEAST_PREVIEW_PX:
-        width, height = image.size
-        raise PhotoError(label, f"the preview in this RAW file has only {width} x {height} px: export it as a JPEG")
-    return image, pixels, raw
-
-
-def _image(stream: BinaryIO, label: str, max_pixels: int) -> Image.Image:
-    """The opened photo, of which only the header is read."""
-    stream.seek(0)
-    head = stream.read(12)
-    if not head:
-        raise PhotoError(label, "the file is empty (0 bytes)")
-    if head[:2] == START_OF_IMAGE:
-        check_jpeg_header(stream, label)
-        stream.seek(0)
-    try:
-        image = Image.open(stream, formats=FORMATS)
-    except UnidentifiedImageError:
-        # "mif1" is a brand of AVIF and HEIC, so AVIF is tried first.
-        if head[4:8] != b"ftyp" or head[8:12] not in HEIC_BRANDS:
-            raise
-        stream.seek(0)
-        image = need("pillow_heif", "heic").HeifImageFile(stream)
-    width, height = image.size
-    if width * height > max_pixels:
-        raise PhotoError(
-            label,
-            f"{width} x {height} px is more than the limit of {max_pixels / 1e6:g} megapixels: use a smaller copy",
-        )
-    return image
-
-
-def _metadata(image: Image.Image, stream: BinaryIO, content: bytes | None, raw: RawFile | None) -> PhotoMetadata:
-    """What the file of an opened photo says of it; `content`: all of it, if it was read."""
-    xmp, is_jpeg = image.info.get("xmp"), image.format in JPEGS
-    if image.format == "PNG" and not any(tag in (content or all_of(stream)) for tag in PNG_EXIF):
-        exif = Image.Exif()  # Pillow would decode the pixels to look for it behind them
-    else:
-        exif = _exif(image.getexif)
-    if raw is not None:
-        orientation = raw.preview_orientation(exif.get(ExifTags.Base.Orientation), *image.size)
-        exif = _exif(raw.read_exif) or exif
-        exif[ExifTags.Base.Orientation] = orientation
-        xmp = exif.get(ExifTags.Base.XMLPacket, xmp)
-    return PhotoMetadata(
-        *image.size,
-        RAW if raw is not None else image.format or "",
-        exif,
-        xmp.encode() if isinstance(xmp, str) else xmp if isinstance(xmp, bytes) else None,
-        is_jpeg and lacks_end(stream),
-        None if content is None else hashlib.sha256(content).digest(),
-    )
-
-
-def _exif(read: Callable[[], Image.Exif]) -> Image.Exif:
-    """The EXIF of an opened photo, with the parts that are read later; without those that are damaged."""
-    try:
-        exif = read()
-    except Exception:  # damaged: the pixels are used as they are
-        return Image.Exif()
-    for part in (ExifTags.IFD.Exif, ExifTags.IFD.GPSInfo):
-        try:
-            exif.get_ifd(part)  # from now on in memory
-        except Exception:
-            whole, exif = exif, Image.Exif()
-            exif.update({tag: value for tag, value in whole.items() if tag != part})
-    return exif
-
-
-def _turn(exif: Image.Exif) -> Turn | None:
-    return TURNS.get(exif.get(ExifTags.Base.Orientation, 1))
 
 
 def _reduced(image: Image.Image, stored: Sequence[Size | None], label: str) -> tuple[Image.Image, Box | None]:
@@ -418,10 +215,21 @@ def _reduced_with_end(content: bytes, stored: Sequence[Size | None], label: str)
     rows = np.asarray(rgb)
     present = np.flatnonzero((rows != rows[-1, -1]).any(axis=(1, 2)))
     share = (present[-1] + 1) / len(rows) if len(present) else 0.0
-    if share < MIN_ROWS or (progressive and not shows_all_detail(scans_of(content)[0])):
+    if share < MIN_ROWS or (progressive and not _shows_all_detail(scans_of(content)[0])):
         missing = "the details are" if progressive else f"{1 - share:.0%} of the rows are"
         raise PhotoError(label, f"truncated: {missing} missing")
     return rgb, box
+
+
+def _shows_all_detail(scans: list[bytes]) -> bool:
+    """Whether the last scan of a progressive JPEG, with the lowest bit of the highest luma frequency, has started."""
+    for scan in scans:
+        components = scan[0] if scan else 0
+        if len(scan) == 2 * components + 4 and scans[0][1] in scan[1 : 1 + 2 * components : 2]:
+            last, low_bit = scan[-2], scan[-1] & 15
+            if (last, low_bit) == (63, 0):
+                return True
+    return False
 
 
 def _rgb(image: Image.Image, label: str) -> Image.Image:
@@ -458,3 +266,40 @@ def resized(image: arrays.Image, height: int, width: int, interpolation: Interpo
     if image.shape[:2] == (height, width):
         return image
     return np.array(Image.fromarray(image).resize((width, height), RESAMPLINGS[interpolation]))
+
+
+class DecodingMemory:
+    """The memory limit for decoding, shared by all threads of a process; a photo that needs more is decoded alone."""
+
+    def __init__(self, total: int) -> None:
+        self._total = total
+        self._used = 0
+        self._freed = threading.Condition()
+        self._queue = threading.Lock()  # first come, first served: small photos must not starve a large one
+
+    @contextmanager
+    def hold(self, needed: int) -> Iterator[None]:
+        """A context that holds `needed` bytes; waits until they are free."""
+        needed = min(needed, self._total)
+        with self._queue, self._freed:
+            self._freed.wait_for(lambda: self._used + needed <= self._total)
+            self._used += needed
+        try:
+            yield
+        finally:
+            if needed >= LARGE_BYTES:
+                _trim_heap()
+            with self._freed:
+                self._used -= needed
+                self._freed.notify_all()
+
+
+MEMORY = DecodingMemory(DECODING_BYTES)
+
+
+def _trim_heap() -> None:
+    """Return freed memory to the system; glibc would keep it for the thread that used it."""
+    if sys.platform == "linux":
+        trim = getattr(ctypes.CDLL(None), "malloc_trim", None)  # only in glibc
+        if trim is not None:
+            trim(0)

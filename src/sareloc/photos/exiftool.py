@@ -10,7 +10,7 @@ from pathlib import Path
 
 from sareloc.errors import ArgumentError, PhotoError
 from sareloc.files import writing
-from sareloc.photos.decoding import open_file
+from sareloc.photos.photo_file import open_file
 from sareloc.photos.record import ESTIMATE_FIELDS, NOT_MEASURED, Estimate, Geotag, is_video
 from sareloc.photos.write_geotags import keep_status
 

@@ -21,9 +21,9 @@ from typing import Any, TypeVar
 from sareloc.errors import DatasetError, PanoramaError, PhotoError, SarelocError, need
 from sareloc.files import NUL
 from sareloc.geo import Positions
-from sareloc.photos.decoding import PhotoMetadata, read_metadata
 from sareloc.photos.geotags import geotag_from_exif, parse_utm_name, seconds_from_exif
 from sareloc.photos.panoramas import Panorama, panorama_from
+from sareloc.photos.photo_file import PhotoMetadata, find_metadata, read_metadata
 from sareloc.photos.raw import RAW_EXTENSIONS
 from sareloc.photos.record import Geotag, View, parse_address
 from sareloc.photos.sidecars import read_takeout_geotag, read_takeout_time
@@ -56,8 +56,7 @@ def is_url(text: str | Path) -> bool:
 
 def find_remote_photos(url: str) -> dict[str, Stamp]:
     """URLs and stamps of the photos in a remote folder and its subfolders, or of one photo, sorted by URL."""
-    with _storage_errors(url):
-        storage, root = need("fsspec", "ray").core.url_to_fs(url)
+    with _storage(url) as (storage, root):
         found: Mapping[str, Any] = storage.find(root, detail=True)
         photos = {
             _url_of(storage, path, url): _stamp(info)
@@ -69,16 +68,14 @@ def find_remote_photos(url: str) -> dict[str, Stamp]:
 
 def usual_url(url: str) -> str:
     """The normalized URL, as `find_remote_photos` returns it: memory:///town for memory://town/."""
-    with _storage_errors(url):
-        storage, path = need("fsspec", "ray").core.url_to_fs(url)
+    with _storage(url) as (storage, path):
         return _url_of(storage, path, url)
 
 
 def remote_stamp(url: str) -> Stamp | None:
     """The stamp of a remote photo; None if it does not exist."""
     try:
-        with _storage_errors(url):
-            storage, path = need("fsspec", "ray").core.url_to_fs(url)
+        with _storage(url) as (storage, path):
             return _stamp(storage.info(path))
     except PhotoError:
         return None
@@ -88,8 +85,7 @@ def fetch_file(url: str, folder: Path) -> Path:
     """Copy a file from its URL into a subfolder of `folder`, one for each URL, under its own name; returns its path."""
     own = folder / hashlib.sha256(url.encode()).hexdigest()[:16]
     own.mkdir(exist_ok=True)
-    with _storage_errors(url):
-        storage, path = need("fsspec", "ray").core.url_to_fs(url)
+    with _storage(url) as (storage, path):
         target = own / PurePosixPath(path).name
         storage.get_file(path, str(target))
     return target
@@ -116,10 +112,10 @@ def _stamp(info: Mapping[str, Any]) -> Stamp:
 
 
 @contextmanager
-def _storage_errors(url: str) -> Iterator[None]:
-    """Raise errors of a storage as PhotoError with the URL."""
+def _storage(url: str) -> Iterator[tuple[Any, str]]:
+    """A context with the storage of a URL and the path in it; errors of the storage are PhotoErrors with the URL."""
     try:
-        yield
+        yield need("fsspec", "ray").core.url_to_fs(url)
     except SarelocError:
         raise
     except FileNotFoundError:
@@ -249,14 +245,6 @@ def turned(geotag: Geotag, view: View | None, panorama: Panorama | None) -> Geot
     return replace(geotag, heading_deg=None if known is None else (known + view.yaw_deg) % 360)
 
 
-def find_metadata(photo: Path) -> PhotoMetadata | None:
-    """What a photo's file says of it; None if it cannot be read."""
-    try:
-        return read_metadata(photo)
-    except PhotoError:
-        return None
-
-
 SOURCES: tuple[tuple[str, Callable[[Path, PhotoMetadata | None], Geotag | None]], ...] = (
     ("EXIF", lambda _, metadata: None if metadata is None else geotag_from_exif(metadata.exif)),
     ("embedded XMP", lambda _, metadata: None if metadata is None else geotag_from_xmp(metadata.xmp)),
@@ -288,13 +276,13 @@ def find_geotag(path: str | Path, metadata: PhotoMetadata | None = None) -> tupl
         metadata: what its file says of it; default: it is read.
     """
     photo, known = Path(path), metadata or find_metadata(Path(path))
-    geotags = ((source, geotag) for source, read in SOURCES if (geotag := read(photo, known)) is not None)
     found: tuple[str, Geotag] | None = None
-    for source, geotag in geotags:
-        if found is None or not geotag.estimated:
+    for source, read in SOURCES:
+        geotag = read(photo, known)
+        if geotag is not None and (found is None or not geotag.estimated):
             found = source, geotag
-        if not geotag.estimated:
-            break
+            if not geotag.estimated:
+                break
     if found is None or found[1].time is not None or found[0] == "EXIF":
         return found
     return found[0], replace(found[1], time=_first_time(photo, known))
@@ -320,17 +308,13 @@ def read_geotag(path: str | Path, metadata: PhotoMetadata | None = None) -> Geot
     found = find_geotag(address.file, known)
     if found is None:
         return None
-    panorama = None if known is None else _panorama(known, str(address.file))
+    try:
+        panorama = None if known is None else panorama_from(known, name=str(address.file))
+    except PanoramaError:
+        panorama = None
     heading = None if panorama is None else panorama.heading_deg
     whole = found[1] if heading is None else replace(found[1], heading_deg=heading)
     return turned(whole, address.view, None)
-
-
-def _panorama(metadata: PhotoMetadata, name: str) -> Panorama | None:
-    try:
-        return panorama_from(metadata, name=name)
-    except PanoramaError:
-        return None
 
 
 def read_geotags(path: str | Path) -> dict[str, Geotag]:

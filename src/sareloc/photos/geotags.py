@@ -17,10 +17,10 @@ from typing import Any, Literal
 from PIL import Image
 from PIL.ExifTags import GPS, IFD, Base
 
-from sareloc.errors import ArgumentError, PhotoError, PositionError
+from sareloc.errors import ArgumentError, PositionError
 from sareloc.geo import utm_epsg, utm_from_wgs84, wgs84_from_utm
-from sareloc.photos.decoding import Source, read_metadata
-from sareloc.photos.record import EPOCH, MARK_FIELDS, METHOD, Geotag, View, parse_address, seconds_since_1970
+from sareloc.photos.photo_file import Source, find_metadata
+from sareloc.photos.record import EPOCH, MARK_FIELDS, METHOD, Geotag, View, geotag_at, parse_address, seconds_since_1970
 
 BANDS = "CDEFGHJKLMNPQRSTUVWX"  # UTM latitude bands of 8 degrees from 80 south; N and later are north of the equator
 DIAGONAL_35MM = math.hypot(36.0, 24.0)
@@ -48,10 +48,8 @@ def read_exif_geotag(source: Source) -> Geotag | None:
     A latitude or longitude without a hemisphere or out of range is not a position, nor is exactly 0, 0, which receivers
     without a fix write. A heading from magnetic north is not corrected.
     """
-    try:
-        return geotag_from_exif(read_metadata(source).exif)
-    except PhotoError:
-        return None
+    metadata = find_metadata(source)
+    return None if metadata is None else geotag_from_exif(metadata.exif)
 
 
 def read_exif_time(source: Source, zone: tzinfo | None = None) -> PhotoTime | None:
@@ -60,10 +58,8 @@ def read_exif_time(source: Source, zone: tzinfo | None = None) -> PhotoTime | No
     The camera's clock with its fraction of a second, in the zone of the photo (OffsetTimeOriginal), else in `zone`. If
     neither is known: the GPS time, else the camera's clock read as UTC.
     """
-    try:
-        return time_from_exif(read_metadata(source).exif, zone)
-    except PhotoError:
-        return None
+    metadata = find_metadata(source)
+    return None if metadata is None else time_from_exif(metadata.exif, zone)
 
 
 def read_focal_35mm(source: Source) -> float | None:
@@ -73,10 +69,8 @@ def read_focal_35mm(source: Source) -> float | None:
     """
     if isinstance(source, str | Path) and (view := parse_address(source).view) is not None:
         return view_focal_35mm(view)
-    try:
-        return focal_35mm_from_exif(read_metadata(source).exif)
-    except PhotoError:
-        return None
+    metadata = find_metadata(source)
+    return None if metadata is None else focal_35mm_from_exif(metadata.exif)
 
 
 def focal_35mm_from_exif(exif: Image.Exif) -> float | None:
@@ -96,13 +90,8 @@ def geotag_from_exif(exif: Image.Exif) -> Geotag | None:
     gps = exif.get_ifd(IFD.GPSInfo)
     latitude = _angle(gps.get(GPS.GPSLatitude), gps.get(GPS.GPSLatitudeRef), "NS")
     longitude = _angle(gps.get(GPS.GPSLongitude), gps.get(GPS.GPSLongitudeRef), "EW")
-    if latitude is None or longitude is None or latitude == longitude == 0:
-        return None
-    try:
-        estimated = any(METHOD in _text(gps.get(GPS[name])) for name in MARK_FIELDS)
-        return Geotag((latitude, longitude), heading_from_exif(exif), seconds_from_exif(exif), estimated)
-    except PositionError:
-        return None
+    estimated = any(METHOD in _text(gps.get(GPS[name])) for name in MARK_FIELDS)
+    return geotag_at(latitude, longitude, heading_from_exif(exif), seconds_from_exif(exif), estimated)
 
 
 def heading_from_exif(exif: Image.Exif) -> float | None:

@@ -11,15 +11,15 @@ import math
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from functools import lru_cache
-from pathlib import Path
 
 import numpy as np
 import numpy.typing as npt
 
 from sareloc import arrays
 from sareloc.errors import ArgumentError, PanoramaError, PhotoError
-from sareloc.photos.decoding import PhotoMetadata, SizeRule, Source, read_metadata
+from sareloc.photos.decoding import SizeRule
 from sareloc.photos.geotags import heading_from_exif
+from sareloc.photos.photo_file import PhotoMetadata, Source, label_of, read_metadata
 from sareloc.photos.record import View
 from sareloc.photos.xmp import GPANO, xmp_properties
 
@@ -93,12 +93,12 @@ def panorama_from(metadata: PhotoMetadata, *, assume: bool = False, name: str) -
         PanoramaError: if the tags are malformed or name another projection.
         PhotoError: if a photo that is assumed to be a full sphere is not 2:1.
     """
-    width, height = metadata.upright_size
-    heading = heading_from_exif(metadata.exif)
     tags = _gpano_tags(metadata.xmp, name)
-    if not {"ProjectionType", "FullPanoWidthPixels"} & set(tags):
-        if not assume:
-            return None
+    is_tagged = bool({"ProjectionType", "FullPanoWidthPixels"} & set(tags))
+    if not (is_tagged or assume):
+        return None
+    (width, height), heading = metadata.upright_size, heading_from_exif(metadata.exif)
+    if not is_tagged:
         if not looks_like_panorama(width, height):
             raise PhotoError(
                 name,
@@ -110,11 +110,6 @@ def panorama_from(metadata: PhotoMetadata, *, assume: bool = False, name: str) -
     except ValueError as error:
         raise PanoramaError(name, str(error)) from error
     return replace(found, heading_deg=heading) if found.heading_deg is None else found
-
-
-def label_of(source: object) -> str:
-    """How errors call a photo."""
-    return str(source) if isinstance(source, str | Path) else "photo without a name"
 
 
 def _gpano_tags(xmp: bytes | None, photo: str) -> dict[str, str]:
@@ -231,21 +226,14 @@ def cut_photo(metadata: PhotoMetadata, options: ViewOptions, *, name: str) -> tu
     Raises:
         PanoramaError: if the tags cannot be used, or if the options have no view inside a partial panorama.
     """
-    panorama = panorama_from(metadata, name=name)
-    if panorama is None:
-        panorama = untagged_sphere(*metadata.upright_size, options, heading_from_exif(metadata.exif))
+    assume = options.untagged and looks_like_panorama(*metadata.upright_size)
+    panorama = panorama_from(metadata, assume=assume, name=name)
     if panorama is None:
         return None, ()
     views = views_of(panorama, options)
     if not views:
         raise PanoramaError(name, NO_VIEW)
     return panorama, views
-
-
-def untagged_sphere(width: int, height: int, options: ViewOptions, heading_deg: float | None = None) -> Panorama | None:
-    """The full sphere that an image of this size without GPano tags is; None if it is not 2:1, or is not to be cut."""
-    cut = options.untagged and looks_like_panorama(width, height)
-    return Panorama(width, height, heading_deg=heading_deg) if cut else None
 
 
 def views_of(panorama: Panorama, options: ViewOptions | None = None, *, enlarge: bool = False) -> tuple[View, ...]:

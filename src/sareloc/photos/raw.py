@@ -11,12 +11,14 @@ import io
 import struct
 from collections.abc import Iterator
 from dataclasses import dataclass
+from itertools import islice
 from typing import BinaryIO
 
 from PIL import Image
 from PIL.ExifTags import IFD
 
 from sareloc.errors import PhotoError, need
+from sareloc.photos.boxes import boxes
 
 RAW_EXTENSIONS = (".nef", ".cr2", ".cr3", ".arw", ".dng", ".orf", ".rw2", ".raf")
 RAW = "RAW"
@@ -148,25 +150,13 @@ def _first_directory(stream: BinaryIO, order: str) -> dict[int, tuple[int, int, 
     return found
 
 
-def _boxes(content: bytes, start: int, end: int) -> Iterator[tuple[bytes, int, int]]:
-    """Kind, start and end of the boxes in a part of an ISO base media file."""
-    for _ in range(MOST_BOXES):
-        if start + 8 > end:
-            return
-        size, head = int.from_bytes(content[start : start + 4], "big"), 8
-        if size == 1:
-            size, head = int.from_bytes(content[start + 8 : start + 16], "big"), 16
-        if size < head or start + size > end:
-            return
-        yield content[start + 4 : start + 8], start + head, start + size
-        start += size
-
-
 def _canon_blocks(content: bytes) -> Iterator[tuple[bytes, bytes]]:
     """The blocks of EXIF in a CR3 file by the names of their boxes, each a TIFF file of one directory."""
-    for kind, start, end in _boxes(content, 0, len(content)):
-        if kind == b"moov":
-            for inner, at, stop in _boxes(content, start, end):
-                if inner == b"uuid" and content[at : at + 16] == CANON_BOX:
-                    for name, first, last in _boxes(content, at + 16, stop):
-                        yield name, content[first:last]
+    for kind, index in _boxes(memoryview(content)):
+        for inner, body in _boxes(index) if kind == b"moov" else ():
+            if inner == b"uuid" and body[:16] == CANON_BOX:
+                yield from ((name, bytes(block)) for name, block in _boxes(body[16:]))
+
+
+def _boxes(content: memoryview) -> Iterator[tuple[bytes, memoryview]]:
+    return islice(boxes(content, whole=True), MOST_BOXES)

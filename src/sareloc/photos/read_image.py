@@ -16,19 +16,7 @@ from PIL import Image as Pillow
 
 from sareloc import arrays
 from sareloc.errors import ArgumentError, PanoramaError, PhotoError
-from sareloc.photos.decoding import (
-    MAX_PIXELS,
-    PhotoMetadata,
-    SizeRule,
-    interpolation_of,
-    open_file,
-    read_bytes,
-    read_metadata,
-    read_photo,
-    read_pillow,
-    resized,
-    target_size,
-)
+from sareloc.photos.decoding import SizeRule, interpolation_of, read_photo, read_pillow, resized, target_size
 from sareloc.photos.finding import Stamp, fitting_ns
 from sareloc.photos.geotags import focal_35mm_from_exif, view_focal_35mm
 from sareloc.photos.panoramas import (
@@ -41,9 +29,9 @@ from sareloc.photos.panoramas import (
     matching_size,
     panorama_from,
     panorama_pixels,
-    untagged_sphere,
     views_of,
 )
+from sareloc.photos.photo_file import MAX_PIXELS, PhotoMetadata, open_file, read_bytes, read_metadata
 from sareloc.photos.record import Address, Image, ImageRecord, View, file_of, parse_address, record_of
 
 CACHE_BYTES = 128_000_000  # of panoramas whose views are read one by one
@@ -139,12 +127,11 @@ def read_image(
             return _read_frame(record, address, sizes, digest, max_pixels)
         if address.view is not None:
             return _read_view(record, address, address.view, sizes, digest, max_pixels)
-        return _read_photo(record, read_bytes(given, record.name), sizes, cut, digest, max_pixels)
-    if isinstance(given, Pillow.Image):
+    elif isinstance(given, Pillow.Image):
         exif, pixels = read_pillow(given, record.name)
         focal = focal_35mm_from_exif(exif) if record.focal_35mm is None else record.focal_35mm
         return _read_pixels(replace(record, focal_35mm=focal), pixels, sizes, cut, digest)
-    if isinstance(given, np.ndarray):
+    elif isinstance(given, np.ndarray):
         return _read_pixels(record, _checked_pixels(given, record.name), sizes, cut, digest)
     return _read_photo(record, read_bytes(given, record.name), sizes, cut, digest, max_pixels)
 
@@ -214,13 +201,12 @@ def _read_pixels(
 ) -> ReadImage:
     height, width = pixels.shape[:2]
     sha256 = hashlib.sha256(pixels.tobytes()).digest() if digest else None
-    panorama = None if cut is None else untagged_sphere(width, height, cut)
-    if panorama is not None and cut is not None:
-        reduced = [
-            rule(height, width) for rule in _reductions(panorama, views_of(panorama, cut)[0], sizes, record.name)
-        ]
-        planes = [panorama_pixels(resized(pixels, *size), panorama) for size in reduced]
-        parts = tuple(_view_of(record, planes, view, sizes, sha256) for view in views_of(panorama, cut))
+    if cut is not None and cut.untagged and looks_like_panorama(width, height):
+        panorama = Panorama(width, height)
+        views = views_of(panorama, cut)
+        reduced = _reductions(panorama, views[0], sizes, record.name)
+        planes = [panorama_pixels(resized(pixels, *rule(height, width)), panorama) for rule in reduced]
+        parts = tuple(_view_of(record, planes, view, sizes, sha256) for view in views)
         return ReadImage(record.name, (), width, height, sha256=sha256, panorama=panorama, views=parts)
     images = tuple(
         pixels
@@ -258,7 +244,7 @@ def _read_view(
 ) -> ReadImage:
     """A view of a 360° photo. What was read of the last files is kept: the views of one photo follow each other."""
     found = _PANORAMAS.get(address.file, view, sizes, record.name, max_pixels)
-    part = _view_of(record, found.pixels, view, sizes, found.metadata.sha256 if digest else None)
+    part = _view_of(record, found.pixels, view, sizes, found.sha256 if digest else None)
     return replace(part, name=record.name, metadata=found.metadata, truncated=found.metadata.truncated)
 
 
@@ -292,6 +278,7 @@ def _reductions(panorama: Panorama, view: View, sizes: Sequence[SizeRule | None]
 class _PanoramaFile:
     """The file of a 360° photo, as far as it was read."""
 
+    sha256: bytes
     metadata: PhotoMetadata
     pixels: tuple[PanoramaPixels, ...]
     """At the resolutions of the sizes that were asked for."""
@@ -324,7 +311,7 @@ class _PanoramaCache:
         self, file: Path, view: View, sizes: Sequence[SizeRule | None], name: str, max_pixels: int
     ) -> _PanoramaFile:
         content = read_bytes(file, name)
-        metadata = read_metadata(content, digest=True, name=name, max_pixels=max_pixels)
+        metadata = read_metadata(content, name=name, max_pixels=max_pixels)
         panorama = panorama_from(metadata, assume=True, name=name)
         assert panorama is not None
         for height, width in (_view_size(size, view, name) for size in sizes):
@@ -332,7 +319,8 @@ class _PanoramaCache:
                 raise PhotoError(name, f"a view of {width} x {height} px is more than {max_pixels / 1e6:g} megapixels")
         reduced = _reductions(panorama, view, sizes, name)
         images = read_photo(content, reduced, name=name, max_pixels=max_pixels)[1] if sizes else ()
-        return _PanoramaFile(metadata, tuple(panorama_pixels(image, panorama) for image in images))
+        planes = tuple(panorama_pixels(image, panorama) for image in images)
+        return _PanoramaFile(hashlib.sha256(content).digest(), metadata, planes)
 
 
 _PANORAMAS = _PanoramaCache()

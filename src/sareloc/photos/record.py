@@ -172,6 +172,24 @@ class Geotag:
             raise PositionError(f"a time must be in seconds since 1970, in the years 1 to 9998: found {self.time}")
 
 
+def geotag_at(
+    latitude: float | None, longitude: float | None, heading_deg: float | None, time: float | None, estimated: bool
+) -> Geotag | None:
+    """The geotag with these values; None if one is outside its range, or if there is no position: unknown, or exactly
+    0, 0, which receivers without a fix write."""
+    if latitude is None or longitude is None or latitude == longitude == 0:
+        return None
+    try:
+        return Geotag((latitude, longitude), heading_deg, time, estimated)
+    except PositionError:
+        return None
+
+
+def valid_time(seconds: float | None) -> float | None:
+    """A time as `Geotag.time`; None if it is unknown or outside its range."""
+    return seconds if seconds is not None and FIRST_S <= seconds < LAST_S else None
+
+
 @dataclass(frozen=True)
 class Estimate:
     """How a position was estimated; written with the position to distinguish it from a GPS measurement."""

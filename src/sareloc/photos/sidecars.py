@@ -23,9 +23,8 @@ from itertools import count, takewhile
 from pathlib import Path
 from typing import Any
 
-from sareloc.errors import PositionError
 from sareloc.files import read_regular
-from sareloc.photos.record import Geotag
+from sareloc.photos.record import Geotag, geotag_at, valid_time
 
 LONGEST_STEM = 46  # characters of a JSON's name before its counter and ".json"
 SUPPLEMENT = ".supplemental-metadata"
@@ -74,11 +73,8 @@ def read_takeout_geotag(photo: str | Path) -> Geotag | None:
     content = _read(find_takeout_json(photo))
     for key in ("geoData", "geoDataExif"):
         latitude, longitude = (_number(_field(_field(content, key), axis)) for axis in ("latitude", "longitude"))
-        if latitude is not None and longitude is not None and not latitude == longitude == 0:
-            try:
-                return Geotag((latitude, longitude), None, _time(content))
-            except PositionError:
-                continue
+        if (geotag := geotag_at(latitude, longitude, None, _time(content), estimated=False)) is not None:
+            return geotag
     return None
 
 
@@ -143,11 +139,7 @@ def _number(value: Any) -> float | None:
 
 
 def _time(content: Any) -> float | None:
-    seconds = _number(_field(_field(content, "photoTakenTime"), "timestamp"))
-    try:
-        return Geotag((0.0, 0.0), None, seconds).time
-    except PositionError:
-        return None
+    return valid_time(_number(_field(_field(content, "photoTakenTime"), "timestamp")))
 
 
 def _plain(title: str) -> str:

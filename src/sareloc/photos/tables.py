@@ -452,31 +452,27 @@ def _odd_positions(tags: Mapping[str, Geotag], places: Mapping[str, str]) -> Ite
 
 def _encoding(path: Path) -> str:
     """UTF-8, UTF-16 by its byte-order mark, else Windows-1252; raises DatasetError if the file is not text."""
-    decoder = codecs.getincrementaldecoder("utf-8")()
-    encoding = "utf-8-sig"
+    decoder, encoding, at_end = codecs.getincrementaldecoder("utf-8")(), "utf-8-sig", False
     try:
         with open_regular(path) as content:
-            while chunk := content.read(1 << 20):
-                if content.tell() == len(chunk) and chunk[:2] in (codecs.BOM_UTF16_LE, codecs.BOM_UTF16_BE):
-                    return "utf-16"
+            if content.peek(2)[:2] in (codecs.BOM_UTF16_LE, codecs.BOM_UTF16_BE):
+                return "utf-16"
+            while not at_end:
+                chunk = content.read(1 << 20)
+                at_end = not chunk
                 if b"\0" in chunk:
                     raise DatasetError(f"{path} is not text: save it as CSV or GeoJSON in UTF-8")
-                encoding = encoding if _decodes(decoder, chunk) else "cp1252"
+                try:
+                    decoder.decode(chunk, final=at_end)
+                except UnicodeDecodeError:
+                    encoding = "cp1252"
     except OSError as error:
         raise DatasetError(f"{path} cannot be read: {error.strerror}") from error
-    return encoding if _decodes(decoder, b"", final=True) else "cp1252"
+    return encoding
 
 
 def _open_text(path: Path, encoding: str) -> io.TextIOWrapper:
     return io.TextIOWrapper(open_regular(path), encoding, _errors(encoding), newline="")
-
-
-def _decodes(decoder: codecs.IncrementalDecoder, chunk: bytes, *, final: bool = False) -> bool:
-    try:
-        decoder.decode(chunk, final)
-    except UnicodeDecodeError:
-        return False
-    return True
 
 
 def _errors(encoding: str) -> str:

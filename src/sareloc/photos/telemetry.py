@@ -20,14 +20,15 @@ from dataclasses import dataclass, replace
 from datetime import UTC, datetime
 from itertools import pairwise
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import Any, BinaryIO, NamedTuple
 
 import numpy as np
 import numpy.typing as npt
 
 from sareloc.errors import PhotoError
 from sareloc.geo import ecef_from_wgs84
-from sareloc.photos.decoding import open_file
+from sareloc.photos.boxes import boxes, first_box, top_boxes
+from sareloc.photos.photo_file import open_file
 from sareloc.photos.record import LATEST_S
 from sareloc.photos.telemetry_formats import (
     ESTIMATE,
@@ -45,7 +46,7 @@ from sareloc.photos.telemetry_formats import (
     read_log,
 )
 from sareloc.photos.tracks import LARGEST_BYTES, Track, make_track, utc
-from sareloc.photos.video_reader import borrowed_reader, boxes, top_boxes
+from sareloc.photos.video_reader import borrowed_reader
 from sareloc.photos.videos import read_video
 from sareloc.photos.xmp import read_sidecar_geotag
 from sareloc.wording import plural
@@ -61,6 +62,7 @@ FIRST_CLOCK, LAST_CLOCK = (datetime(year, 1, 1, tzinfo=UTC).timestamp() for year
 """Before, no camera wrote such telemetry: clocks that are not set say so, such as 2015."""
 
 NOTHING = "it holds no positions: its frames are placed by a track, give one (--track FILE)"
+CUT = "it is damaged: its index is cut off, where positions may be: copy it again, or give a track (--track FILE)"
 APPLE = "mebx (Apple timed metadata)"  # rarely positions
 UNREAD = {
     b"rtmd": "rtmd (Sony)",
@@ -116,7 +118,7 @@ def read_telemetry(path: str | Path) -> Telemetry:
         for stream in reader.container.streams:
             form = inside.formats.get(stream.id, b"")
             if form in READERS and stream.time_base:
-                READERS[form](_payloads(opened, _samples(stream, first_s, found), found), found)
+                READERS[form](_payloads(opened, stream, first_s, found), found)
         read_location({str(name): str(value) for name, value in reader.container.metadata.items()}, found)
     if inside.log is not None:
         read_log(inside.log, found)
@@ -135,6 +137,8 @@ def read_telemetry(path: str | Path) -> Telemetry:
     if failures:
         reason = f"it holds telemetry without a usable position ({'; '.join(failures)})"
         raise PhotoError(path, f"{reason}: give a track (--track FILE)")
+    if inside.is_cut:
+        raise PhotoError(path, CUT)
     if inside.unread:
         raise PhotoError(path, _name_unread(file, inside.unread))
     raise PhotoError(path, NOTHING)
@@ -269,13 +273,16 @@ class _Inside(NamedTuple):
     """A log of NMEA sentences in a box of its own."""
     unread: set[str]
     """Telemetry that is not read."""
+    is_cut: bool
+    """Whether the end of the index is missing."""
 
     @classmethod
     def read(cls, file: Path) -> _Inside:
         formats: dict[int, bytes] = {}
-        log, unread = None, set[str]()
+        log, unread, is_cut = None, set[str](), False
         with open_file(file, str(file), "video") as opened:
-            for kind, body in top_boxes(opened, (b"moov", b"free")):  # checked when the video was opened
+            for kind, body, is_whole in top_boxes(opened, (b"moov", b"free")):  # checked when the video was opened
+                is_cut |= kind == b"moov" and not is_whole
                 for name, content in boxes(body):
                     if (kind, name) == (b"moov", b"trak"):
                         number, form, handler = _track_format(content)
@@ -289,51 +296,36 @@ class _Inside(NamedTuple):
             opened.seek(max(0, os.fstat(opened.fileno()).st_size - len(INSTA360_MARK)))
             if opened.read(len(INSTA360_MARK)) == INSTA360_MARK:
                 unread.add(INSTA360)
-        return cls(formats, log, unread)
+        return cls(formats, log, unread, is_cut)
 
 
 def _track_format(track: memoryview) -> tuple[int, bytes, bytes]:
     """The number of a track, the format of its samples and its handler; 0 and empty if they are absent."""
-    header, media = _box(track, b"tkhd"), _box(track, b"mdia")
+    header, media = first_box(track, b"tkhd"), first_box(track, b"mdia")
     at = 20 if bytes(header[:1]) == b"\1" else 12
-    described = _box(_box(_box(media, b"minf"), b"stbl"), b"stsd")
-    return int.from_bytes(header[at : at + 4], "big"), bytes(described[12:16]), bytes(_box(media, b"hdlr")[8:12])
+    described = first_box(first_box(first_box(media, b"minf"), b"stbl"), b"stsd")
+    return int.from_bytes(header[at : at + 4], "big"), bytes(described[12:16]), bytes(first_box(media, b"hdlr")[8:12])
 
 
-def _box(content: memoryview, name: bytes) -> memoryview:
-    """The first box of a type; empty if there is none."""
-    return next((body for kind, body in boxes(content) if kind == name), memoryview(b""))
+def _payloads(file: BinaryIO, stream: Any, first_s: float, found: Found) -> Iterator[Payload]:
+    """The samples of a data stream that are whole and can hold a position, by FFmpeg's index.
 
-
-class _Sample(NamedTuple):
-    seconds: float
-    duration_s: float
-    at: int
-    """In the file."""
-    size: int
-
-
-def _samples(stream: Any, first_s: float, found: Found) -> list[_Sample]:
-    """The samples of a data stream, by FFmpeg's index. Raises PhotoError if there are too many."""
+    Raises PhotoError if the index lists too many, or more than the file has.
+    """
     entries, unit = stream.index_entries, float(stream.time_base)
     if len(entries) > MOST_PAYLOADS:
         raise PhotoError(found.file, f"its telemetry has {len(entries):,} samples, at most {MOST_PAYLOADS:,} are read")
     listed = [(entry.timestamp * unit - first_s, entry.pos, entry.size) for entry in entries]
-    if sum(size for _, _, size in listed) > 2 * found.file.stat().st_size:
+    end = os.fstat(file.fileno()).st_size
+    if sum(size for _, _, size in listed) > 2 * end:
         raise PhotoError(found.file, "its index is damaged: it lists more bytes of telemetry than the file has")
     steps = [after[0] - before[0] for before, after in pairwise(listed)]
     last = steps[-1:] or [1.0]  # the end of the last one is not in the index
-    return [_Sample(seconds, step, at, size) for (seconds, at, size), step in zip(listed, steps + last, strict=False)]
-
-
-def _payloads(file: Any, samples: list[_Sample], found: Found) -> Iterator[Payload]:
-    """The contents of the samples that are whole and can hold a position."""
-    end = os.fstat(file.fileno()).st_size
-    for sample in samples:
-        if sample.size < SMALLEST_PAYLOAD:
+    for (seconds, at, size), duration_s in zip(listed, steps + last, strict=False):
+        if size < SMALLEST_PAYLOAD:
             continue
-        if sample.size > LARGEST_PAYLOAD or not 0 <= sample.at <= end - sample.size:
+        if size > LARGEST_PAYLOAD or not 0 <= at <= end - size:
             found.problems["telemetry samples that are cut off or too large"] += 1
             continue
-        file.seek(sample.at)
-        yield Payload(sample.seconds, sample.duration_s, memoryview(file.read(sample.size)))
+        file.seek(at)
+        yield Payload(seconds, duration_s, memoryview(file.read(size)))

@@ -246,12 +246,8 @@ def read_camm(payloads: Iterator[Payload], found: Found) -> None:
                 if kind == 5:
                     row["latitude"], row["longitude"] = struct.unpack_from("<2d", content, at + 4)
                 else:
-                    time, fix, latitude, longitude, _, accuracy_m = struct.unpack_from("<di2d2f", content, at + 4)
-                    row["fix"], row["latitude"], row["longitude"], row["accuracy_m"] = (
-                        fix,
-                        latitude,
-                        longitude,
-                        accuracy_m,
+                    time, row["fix"], row["latitude"], row["longitude"], _, row["accuracy_m"] = struct.unpack_from(
+                        "<di2d2f", content, at + 4
                     )
                     row["clock"] = _utc_of_camm(time, found.created)
                 found.add(CAMM5 if kind == 5 else CAMM6, row)

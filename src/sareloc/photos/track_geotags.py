@@ -19,8 +19,9 @@ import numpy as np
 
 from sareloc.errors import ArgumentError, MissingExtraError, PhotoError, PositionError
 from sareloc.photos.clock import ClockOffset, estimate_offset, parse_moment, parse_offset, parse_timezone
-from sareloc.photos.finding import find_metadata, read_geotag
+from sareloc.photos.finding import read_geotag
 from sareloc.photos.geotags import PhotoTime, time_from_exif
+from sareloc.photos.photo_file import find_metadata
 from sareloc.photos.record import EPOCH, LAST_S, Geotag
 from sareloc.photos.telemetry import read_measured, read_telemetry
 from sareloc.photos.tracks import MAX_GAP_S, Track, TrackPositions, nearest_rows, read_tracks, utc
@@ -192,7 +193,8 @@ def geotags_from_track(
     placed, untagged = [], [(photo, NO_TIME) for photo, time in times.items() if time is None and photo not in known]
     for row, photo in enumerate(timed):
         if found.found[row]:
-            placed.append(_placed(photo, taken[row], found, row, heading))
+            nearest_s, nearest_m = float(found.nearest_s[row]), float(found.nearest_m[row])
+            placed.append(PlacedPhoto(photo, _geotag_at(found, row, taken[row], heading), nearest_s, nearest_m))
         else:
             untagged.append((photo, _reason(taken[row], found.gap_s[row], track, max_gap_s)))
     notes = [*track.notes, *_time_notes(timed, taken, estimate, clock_offset_s, track, bool(placed))]
@@ -213,11 +215,6 @@ def _estimate(
     if estimate.ambiguous:
         raise PositionError(f"the clock offset cannot be estimated: {estimate}; give the offset (--clock-offset)")
     return estimate
-
-
-def _placed(photo: Path, taken: float, found: TrackPositions, row: int, heading: bool) -> PlacedPhoto:
-    geotag = _geotag_at(found, row, taken, heading)
-    return PlacedPhoto(photo, geotag, float(found.nearest_s[row]), float(found.nearest_m[row]))
 
 
 def _geotag_at(found: TrackPositions, row: int, taken: float | None, heading: bool) -> Geotag:

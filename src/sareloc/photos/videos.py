@@ -21,7 +21,8 @@ import numpy.typing as npt
 from sareloc import arrays
 from sareloc.errors import ArgumentError, PhotoError, need
 from sareloc.geo import ecef_from_wgs84
-from sareloc.photos.decoding import MAX_PIXELS, SizeRule, Turn
+from sareloc.photos.decoding import SizeRule
+from sareloc.photos.photo_file import MAX_PIXELS, Turn
 from sareloc.photos.record import LATEST_S, Address, seconds_since_1970
 from sareloc.photos.video_reader import TOLERANCE_S, VideoReader, borrowed_reader, open_container, video_stream
 

@@ -23,10 +23,12 @@ from PIL.ExifTags import GPS, IFD, Base
 from sareloc.errors import PhotoError
 from sareloc.files import open_regular, replacing, write_atomically
 from sareloc.photos.containers import EXIF, NO_TAGS, change_exif, file_kind
-from sareloc.photos.decoding import open_file, read_bytes, read_metadata, read_photo
+from sareloc.photos.decoding import read_photo
 from sareloc.photos.finding import read_geotag
 from sareloc.photos.geotags import view_focal_35mm
 from sareloc.photos.panoramas import ViewOptions, cut_view, matching_size, panorama_from, panorama_pixels, views_of
+from sareloc.photos.photo_file import open_file, read_bytes, read_metadata
+from sareloc.photos.raw import TIFF
 from sareloc.photos.record import EPOCH, ESTIMATE_FIELDS, NOT_MEASURED, Address, Estimate, Geotag, View
 from sareloc.photos.xmp import PlaceTags, sidecar_with_geotag
 
@@ -209,7 +211,7 @@ def photo_with_geotag(
 
 def with_gps(tiff: bytes, geotag: Geotag, estimate: Estimate | None = None) -> bytes:
     """An EXIF block (a TIFF header with directories) with the geotag's fields in its GPS directory."""
-    order = {b"II*\0": "<", b"MM\0*": ">"}.get(tiff[:4])
+    order = TIFF.get(tiff[:4])
     if order is None or len(tiff) < 8:
         raise ValueError("its EXIF is damaged (no TIFF header)")
     first, following = _read_directory(tiff, order, struct.unpack_from(order + "I", tiff, 4)[0])

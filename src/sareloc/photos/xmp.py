@@ -18,9 +18,9 @@ from typing import Any, Literal, NamedTuple, Protocol
 from xml.etree import ElementTree
 from xml.parsers import expat
 
-from sareloc.errors import PhotoError, PositionError
+from sareloc.errors import PhotoError
 from sareloc.files import read_regular
-from sareloc.photos.decoding import Source, read_metadata
+from sareloc.photos.photo_file import Source, find_metadata
 from sareloc.photos.record import (
     EPOCH,
     ESTIMATE_FIELDS,
@@ -29,7 +29,9 @@ from sareloc.photos.record import (
     NOT_MEASURED,
     Estimate,
     Geotag,
+    geotag_at,
     seconds_since_1970,
+    valid_time,
 )
 
 DEEPEST = 100
@@ -175,10 +177,8 @@ def read_sidecar_time(photo: str | Path) -> float | None:
 
 def read_embedded_geotag(source: Source) -> Geotag | None:
     """The geotag in the XMP packet inside a photo; None if it has none, or if the photo cannot be read."""
-    try:
-        return geotag_from_xmp(read_metadata(source).xmp)
-    except PhotoError:
-        return None
+    metadata = find_metadata(source)
+    return None if metadata is None else geotag_from_xmp(metadata.xmp)
 
 
 def geotag_from_xmp(packet: bytes | None) -> Geotag | None:
@@ -224,17 +224,11 @@ def _sidecar_properties(photo: str | Path) -> dict[str, str]:
 
 
 def _geotag(found: dict[str, str]) -> Geotag | None:
-    """The geotag in XMP properties; exactly 0, 0 is written without a fix, as in EXIF."""
-    latitude = _degrees(found.get(f"{{{EXIF}}}GPSLatitude", ""), "NS")
-    longitude = _degrees(found.get(f"{{{EXIF}}}GPSLongitude", ""), "EW")
-    if latitude is None or longitude is None or latitude == longitude == 0:
-        return None
-    try:
-        heading, *marks = (found.get(f"{{{EXIF}}}{name}", "") for name in ("GPSImgDirection", *MARK_FIELDS))
-        estimated = any(METHOD in mark for mark in marks)
-        return Geotag((latitude, longitude), _heading(heading), _time(found), estimated)
-    except PositionError:
-        return None
+    latitude, longitude, heading, *marks = (
+        found.get(f"{{{EXIF}}}{name}", "") for name in ("GPSLatitude", "GPSLongitude", "GPSImgDirection", *MARK_FIELDS)
+    )
+    estimated = any(METHOD in mark for mark in marks)
+    return geotag_at(_degrees(latitude, "NS"), _degrees(longitude, "EW"), _heading(heading), _time(found), estimated)
 
 
 def xmp_with_geotag(geotag: Geotag, estimate: Estimate | None = None) -> bytes:
@@ -351,10 +345,7 @@ def _time(found: dict[str, str]) -> float | None:
     used = shown
     if shown is None or shown.tzinfo is None:
         used = _moment(found.get(f"{{{EXIF}}}GPSTimeStamp", "")) or shown
-    try:
-        return None if used is None else Geotag((0.0, 0.0), None, seconds_since_1970(used)).time
-    except PositionError:
-        return None
+    return None if used is None else valid_time(seconds_since_1970(used))
 
 
 def _moment(text: str) -> datetime | None:

@@ -15,7 +15,7 @@ from sareloc.localize import Fix
 from sareloc.localize.formats import estimated_geotag
 from sareloc.photos import ImageRecord, photo_with_geotag
 from sareloc.photos.containers import WRITERS, file_kind
-from sareloc.photos.decoding import read_metadata
+from sareloc.photos.photo_file import read_metadata
 from sareloc.photos.raw import RAW
 from sareloc.photos.xmp import xmp_with_geotag
 from sareloc.serve.guard import Problem, read_photo
