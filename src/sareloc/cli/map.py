@@ -137,7 +137,7 @@ def build(
     cluster
         A Ray cluster: ray://host:10001 or ray://local.
     """
-    from sareloc.photos.finding import is_url
+    from sareloc.photos import is_url
 
     config, track = options.map_config(views, keypoints=keypoints), options.track.options()
     report: BuildReport
