@@ -12,9 +12,7 @@ from fastapi.responses import Response
 
 from sareloc.errors import PhotoError
 from sareloc.localize import Fix
-from sareloc.localize.formats import estimated_geotag
-from sareloc.photos import ImageRecord, photo_with_geotag
-from sareloc.photos.containers import WRITERS, file_kind
+from sareloc.photos import ImageRecord
 from sareloc.photos.decoding import read_metadata
 from sareloc.photos.raw import RAW
 from sareloc.photos.xmp import xmp_with_geotag
@@ -26,6 +24,8 @@ from sareloc.serve.service import Service
 T = TypeVar("T")
 
 JPEG, XMP = "image/jpeg", "application/rdf+xml"
+WITH_EXIF = (JPEG, "image/png", "image/tiff", "image/webp")
+"""The formats that a position is written into; of the others a sidecar is written."""
 LARGEST_RADIUS_M = 20_100_000.0  # half of the Earth's circumference
 
 
@@ -61,7 +61,7 @@ def own_photo_routes(service: Service) -> APIRouter:
         response_class=Response,
         responses={
             200: {
-                "content": {**{f"image/{kind}": {} for kind in WRITERS}, XMP: {}},
+                "content": {media_type: {} for media_type in (*WITH_EXIF, XMP)},
                 "description": "Of a JPEG, PNG, WebP or TIFF: the photo with the position in its EXIF. Of another "
                 "format: an XMP sidecar.",
             },
@@ -113,6 +113,10 @@ def tagged(photo: ImageRecord, fix: Fix, max_pixels: int) -> tuple[bytes, str]:
 
     Raises PhotoError if it is not a photo, or if its EXIF cannot be changed.
     """
+    from sareloc.localize.formats import estimated_geotag  # few photos are asked for with their position
+    from sareloc.photos import photo_with_geotag
+    from sareloc.photos.containers import file_kind
+
     assert isinstance(photo.image, bytes)
     metadata = read_metadata(photo.image, name=photo.name, max_pixels=max_pixels)  # refuses what is no photo
     geotag, estimate = estimated_geotag(fix)

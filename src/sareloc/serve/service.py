@@ -25,8 +25,7 @@ from sareloc.serve.config import Limits, Serving
 from sareloc.serve.guard import INTERNAL, Problem
 from sareloc.serve.live_map import LiveMaps, Pair, Query
 from sareloc.serve.pictures import heatmap_png, heatmap_size
-from sareloc.serve.served_map import ServedMap
-from sareloc.serve.uploads import Addition, read_addition
+from sareloc.serve.served_map import Addition, ServedMap, read_addition
 
 Item = TypeVar("Item")
 Result = TypeVar("Result")
