@@ -9,7 +9,6 @@ from typing import Any
 
 import torch
 
-from sareloc.geometry import InlierPairs
 from sareloc.localize import Fix, Localizer, Search, SeveralMaps
 from sareloc.localize.several import map_names
 from sareloc.maps import Area, PlaceMap
@@ -35,14 +34,14 @@ class Query:
 class Pair:
     """A query and a photo of a map, whose matched keypoints are asked for."""
 
-    live: LiveMap
+    localizer: Localizer
     query: ReadImage
     photo_id: int
     file: str
 
 
 class LiveMap:
-    """A map that may change or be empty. Not safe from several threads, except `inlier_pairs`.
+    """A map that may change or be empty. Not safe from several threads.
 
     `localizer`: None if the map is empty; it is then created with `options` when the map has photos.
     """
@@ -57,13 +56,8 @@ class LiveMap:
 
     @property
     def verifies(self) -> bool:
-        """Whether matches are verified, for which queries are decoded in more detail."""
+        """Whether matches are verified."""
         return self.localizer is not None and self.localizer.verifier is not None
-
-    def inlier_pairs(self, pair: Pair) -> InlierPairs | None:
-        """The matched keypoints of a pair that agree; see `Localizer.inlier_pairs`. Requires `verifies`."""
-        assert self.localizer is not None, "the service checks that the map is verified"
-        return self.localizer.inlier_pairs(pair.query, pair.photo_id, pair.file)
 
     def refresh(self) -> None:
         """Read what has changed in the map since the last call; a new calibration in the map replaces the old one."""

@@ -55,7 +55,7 @@ class Service:
         )
         self.heatmaps = BatchQueue[Image, bytes](self._draw_heatmaps, batch=1, bound=HEATMAP_QUEUE, name="heat")
         self.pairs = BatchQueue[Pair, InlierPairs | None](
-            lambda pairs: [pair.live.inlier_pairs(pair) for pair in pairs],
+            lambda pairs: [one.localizer.inlier_pairs(one.query, one.photo_id, one.file) for one in pairs],
             batch=1,
             bound=INLIERS_QUEUE,
             name="inliers",
@@ -149,9 +149,11 @@ class Service:
         Returns:
             The pairs; None if the map's photo has no local features and its file cannot be read.
         """
+        localizer = served.live.localizer
+        assert localizer is not None, "the map is verified"
 
         def read(upload: ImageRecord) -> Pair:
-            return Pair(served.live, self._read_query(upload, [served.live.model.preprocess]), photo_id, file)
+            return Pair(localizer, self._read_query(upload, [localizer.model.preprocess]), photo_id, file)
 
         (pairs,) = await self._process([upload], read, self.pairs)
         return pairs
