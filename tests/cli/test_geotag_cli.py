@@ -21,6 +21,7 @@ from tests.photos.raw_files import make_dng
 
 from sareloc.cli import main
 from sareloc.cli.geotag import geotag_command
+from sareloc.cli.map import PhotoOptions, add
 from sareloc.cli.map_text import report_text
 from sareloc.errors import ArgumentError
 from sareloc.geo import distance_m
@@ -250,6 +251,8 @@ def test_what_was_geotagged_adds_nothing_to_a_map(town: Path, photos: Path, tmp_
     assert f"{written} photos hold positions estimated by sareloc: left out; --trust-estimates takes" in (
         report_text(report, str(grown))
     )
+    options = PhotoOptions(workers=0, device="cpu")
+    assert add(str(grown), [out], model=str(town / "model.safetensors"), options=options) == 0  # nothing is wrong
     assert run(town, out, "--out", tmp_path / "again") == 0  # they have positions: nothing is written
     assert not (tmp_path / "again").exists()
     config = MapConfig(device="cpu", progress=False, trust_estimates=True)

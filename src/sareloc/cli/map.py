@@ -168,14 +168,14 @@ def add(
 ) -> int:
     """Add photos to a map. Photos that are in it are updated if their position, name or content has changed.
 
-    The exit status is 1 if no photo has a position.
+    The exit status is 1 if no photo has a position, nor one that sareloc estimated, which is left out.
     """
     from sareloc.maps import add_photos
 
     config, track = options.map_config(views), options.track.options()
     report = add_photos(photos, map_path, model, geotags=options.geotags, track=track, config=config)
     show(report, as_json, report_text(report, map_path), map=map_path)
-    return 0 if report.used else 1
+    return 0 if report.used or report.estimated else 1
 
 
 def sync(
