@@ -264,7 +264,7 @@ def remove(
     removed = remove_photos(map_path, files=files or (), area=area, dry_run=dry_run)
     if removed:
         print(f"{'would remove' if dry_run else 'removed'} {plural(len(removed), 'photo')} from {map_path}")
-        print(*(f"  {name}" for name in first_of(removed)), sep="\n")
+        print(*(f"  {name}" for name in first_of(removed, "")), sep="\n")
         return 0
     print(f"sareloc: nothing was removed: no photo of {map_path} has such a name or is in the box", file=sys.stderr)
     return 1
