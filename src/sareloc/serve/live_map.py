@@ -4,16 +4,11 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
-from pathlib import Path
 from typing import Any
 
-import torch
-
-from sareloc.localize import Fix, Localizer, Search, SeveralMaps
-from sareloc.localize.several import map_names
+from sareloc.localize import Fix, Localizer, SeveralMaps
 from sareloc.maps import Area, PlaceMap
-from sareloc.maps.store import load_map_models
-from sareloc.models import PlaceModel, Precision
+from sareloc.models import PlaceModel
 from sareloc.photos import ReadImage
 
 EMPTY = Fix(None, None, 0.0, (), "this map holds no photos yet")
@@ -28,16 +23,6 @@ class Query:
     """Read at the size of each of `LiveMaps.preprocesses`, then at that of local features."""
     near: Area | None
     top: int
-
-
-@dataclass(frozen=True, eq=False)
-class Pair:
-    """A query and a photo of a map, whose matched keypoints are asked for."""
-
-    localizer: Localizer
-    query: ReadImage
-    photo_id: int
-    file: str
 
 
 class LiveMap:
@@ -129,25 +114,3 @@ class LiveMaps:
         """Close the maps."""
         for live in self.maps.values():
             live.close()
-
-
-def open_live_maps(
-    paths: Sequence[str | Path],
-    model: str | Path | PlaceModel | None,
-    search: Search | None,
-    min_confidence: float,
-    device: torch.device | str | None,
-    precision: Precision,
-    batch: int,
-) -> LiveMaps:
-    """Open maps with their models, as `open_localizer` does; a map may be empty."""
-    least = min_confidence if len(paths) == 1 else 0.0  # of several maps, after their fixes were compared
-    options: dict[str, Any] = {"search": search, "min_confidence": least, "batch": batch}
-    place_maps = [PlaceMap(path) for path in paths]
-    names = map_names([place_map.path for place_map in place_maps])
-    opened = []
-    for place_map, own in load_map_models(place_maps, model, device, precision):
-        place_map.check_model(own)
-        localizer = Localizer(own, place_map, **options) if len(place_map) else None
-        opened.append(LiveMap(own, place_map, localizer, **options))
-    return LiveMaps(dict(zip(names, opened, strict=True)), min_confidence)

@@ -32,7 +32,7 @@ LARGEST_RADIUS_M = 20_100_000.0  # half of the Earth's circumference
 def own_photo_routes(service: Service) -> APIRouter:
     """POST /preview and POST /geotag."""
     router = APIRouter(tags=["localize"])
-    max_pixels = service.limits.max_pixels
+    max_pixels = service.config.max_pixels
 
     @router.post(
         "/preview",
@@ -101,9 +101,11 @@ def own_photo_routes(service: Service) -> APIRouter:
 
 
 async def _read(service: Service, work: partial[T]) -> T:
-    """The result of `work` in a decoding thread. Raises Problem (422) if the photo cannot be used."""
+    """The result of `work` in a decoding thread. Raises Problem: 422 if the photo cannot be used, 503 if the service is
+    busy; the photo is one of those that `Limits.queue` bounds."""
     try:
-        return await service.in_turn(work)
+        with service.queries.reserve(1):
+            return await service.in_decoder(work)
     except PhotoError as unreadable:
         raise Problem(422, str(unreadable)) from unreadable
 

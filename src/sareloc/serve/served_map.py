@@ -29,7 +29,7 @@ from sareloc.photos import Geotag, ImageRecord, ReadImage, SizeRule, ViewOptions
 from sareloc.photos.geotags import geotag_from_exif
 from sareloc.photos.raw import RAW, RAW_EXTENSIONS
 from sareloc.serve.batching import BatchQueue
-from sareloc.serve.config import Limits, Serving
+from sareloc.serve.config import ServeConfig
 from sareloc.serve.live_map import LiveMap
 
 if TYPE_CHECKING:
@@ -45,14 +45,14 @@ Addition = tuple[ImageRecord, ReadImage]
 class ServedMap:
     """One of the maps: which of its photos may be shown, and how photos are added to it."""
 
-    def __init__(self, name: str, live: LiveMap, batch: int, serving: Serving, limits: Limits) -> None:
+    def __init__(self, name: str, live: LiveMap, config: ServeConfig) -> None:
         self.name = name
         self.live = live
         self.place_map = live.place_map
-        self.photo_folders = photo_folders(live.place_map.path, serving.photos)
-        self.adder = Adder(live.model, live.place_map.path, batch)
+        self.photo_folders = photo_folders(live.place_map.path, config.photos)
+        self.adder = Adder(live.model, live.place_map.path, config.batch)
         self.additions = BatchQueue[Addition, tuple[int, ...]](
-            self.adder.add, batch=batch, bound=limits.queue, name="add"
+            self.adder.add, batch=config.batch, bound=config.queue, name="add"
         )
 
     def hidden_photos(self) -> HiddenPhotos:
