@@ -17,6 +17,7 @@ from tests.maps.small_town import tiny_model, write_photo, write_town
 
 import sareloc.cli.map as commands
 from sareloc.cli import main
+from sareloc.cli.map_text import problems_text
 from sareloc.errors import ArgumentError, MapError, PhotoError
 from sareloc.localize import Calibration
 from sareloc.maps import PlaceMap, map_info, open_store
@@ -206,6 +207,18 @@ def test_photos_left_out_are_reported(town: Path, capsys: pytest.CaptureFixture[
     assert "... and 2 more" in out
     assert "1 file cannot be read:" in out
     assert "broken.jpg: not a JPEG" in out
+
+
+def test_only_commands_with_json_name_it_where_lists_end(town: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    for number in range(12):
+        write_photo(town / "photos" / f"nowhere{number:02d}.jpg", 60 + number, tagged=False)
+        write_photo(town / "photos" / f"1{number:03d}.jpg", 80 + number)
+    assert build(town) == 0
+    assert "... and 2 more (--json lists all)\n" in capsys.readouterr().out
+    run("remove", town / "town.gpkg", "photos/1*.jpg", "--dry-run")
+    assert capsys.readouterr().out.endswith("... and 2 more\n")
+    assert problems_text("town.gpkg", [str(number) for number in range(12)], []).endswith("\n... and 2 more")
+    assert problems_text("town.gpkg", [], [str(number) for number in range(12)]).endswith("\n  ... and 2 more")
 
 
 def test_no_position_at_all_is_a_failure_that_says_what_to_do(town: Path, capsys: pytest.CaptureFixture[str]) -> None:

@@ -18,6 +18,7 @@ from sareloc.localize.formats import (
     EXTENSIONS,
     KML,
     Answer,
+    answer_line,
     answer_text,
     csv_table,
     geojson,
@@ -60,10 +61,18 @@ def test_without_a_position_the_low_confidence_position_is_named_as_such() -> No
 
 
 @pytest.mark.parametrize(
-    ("confidence", "said"), [(0.0, "less than 1 %"), (0.05, "5 %"), (0.994, "99 %"), (0.999, "more than 99 %")]
+    ("confidence", "said", "number"),
+    [
+        (0.0, "less than 1 %", "less than 0.01"),
+        (0.05, "5 %", "0.05"),
+        (0.994, "99 %", "0.99"),
+        (0.996, "more than 99 %", "more than 0.99"),
+    ],
 )
-def test_no_answer_is_called_certain(confidence: float, said: str) -> None:
-    assert f"  {said} sure" in answer_text("q.jpg", replace(FOUND, confidence=confidence))
+def test_no_answer_is_called_certain(confidence: float, said: str, number: str) -> None:
+    fix = replace(FOUND, confidence=confidence)
+    assert f"  {said} sure" in answer_text("q.jpg", fix)
+    assert f", confidence {number}; most like a,b.jpg" in answer_line("q.jpg", fix)
 
 
 @pytest.mark.parametrize(("heading", "said"), [(359.7, "looks north, 0°"), (231.2, "looks south-west, 231°")])

@@ -17,7 +17,7 @@ from starlette.types import Message, Receive, Scope, Send
 from tests.localize.street import street_model
 from tests.serve.running import DEADLINE_S, HeldLocalizer, running
 
-from sareloc.serve import Limits, ServeConfig, Serving, make_app
+from sareloc.serve import ServeConfig, make_app
 from sareloc.serve.guard import Guard
 from sareloc.serve.service import Registry
 
@@ -122,7 +122,7 @@ def test_a_request_is_cancelled_unless_its_answer_has_begun(method: str, begun: 
         return {"type": "http.disconnect"}
 
     async def main() -> None:
-        await asyncio.wait_for(Guard(app, Limits(), Serving(), Registry())(scope, receive, ignore), DEADLINE_S)
+        await asyncio.wait_for(Guard(app, ServeConfig(), Registry())(scope, receive, ignore), DEADLINE_S)
 
     async def ignore(_: Message) -> None:
         pass

@@ -303,7 +303,7 @@ def test_a_long_strip_is_not_given_to_the_model_at_full_length(street_folder: Pa
     """A model that keeps the aspect would look at every pixel of it."""
     model = make_model("alexnet", "max", size=640)
     live = LiveMaps({"street.gpkg": LiveMap(model, PlaceMap(street_folder / "street.gpkg"), None)}, 0.5)
-    service = Service(live, 8, Serving(), Limits(model_pixels=1_000_000))
+    service = Service(live, ServeConfig(model_pixels=1_000_000))
     assert service.model_size(model.preprocess, 480, 640) == (480, 640)
     with pytest.raises(ArgumentError, match="64 x 60000 px"):
         service.model_size(model.preprocess, 64, 60_000)

@@ -16,8 +16,10 @@ from sareloc.geo import distance_m
 from sareloc.localize import Fix
 from sareloc.localize.formats import estimated_geotag
 from sareloc.photos import read_geotag, write_geotag
+from sareloc.photos.containers import WRITERS
 from sareloc.photos.xmp import geotag_from_xmp
 from sareloc.serve import ServeConfig
+from sareloc.serve.own_photo import WITH_EXIF
 
 ANSWER = {"lat": -41.28664, "lon": 174.77557, "radius_m": 12.4, "confidence": 0.934}
 
@@ -163,3 +165,7 @@ def test_a_jpeg_with_damaged_exif_is_refused(client: httpx.Client) -> None:
     answer = client.post("/geotag", params=ANSWER, content=jpeg[:2] + segment + jpeg[2:])
     assert answer.status_code == 422
     assert "EXIF is damaged" in answer.json()["detail"]
+
+
+def test_the_documented_formats_are_those_that_exif_is_written_into() -> None:
+    assert sorted(WITH_EXIF) == sorted(f"image/{kind}" for kind in WRITERS)

@@ -111,7 +111,7 @@ def test_options_reach_the_service(street_folder: Path, checkpoint: Path, starte
     with pytest.raises(StartedError):
         run(street_folder / "street.gpkg", "--model", checkpoint, *words)
     config = ServeConfig(token="t", allow_host=("a.org", "b.org"), heatmap=False, queue=99, access_log=True)
-    assert started["config"] == started["app"].state.service.serving == config
+    assert started["config"] == started["app"].state.service.config == config
     assert started["access_log"] is True
 
 
@@ -145,7 +145,7 @@ def test_arguments_of_version_0_1_are_merged_into_the_config_with_a_warning(stre
             search=Search(verify=0),
             batch=2,
         )
-    assert app.state.service.serving == ServeConfig(token="t", queue=99, verify=0, batch=2)
+    assert app.state.service.config == ServeConfig(token="t", queue=99, verify=0, batch=2)
     with pytest.raises(TypeError, match="limit"):
         make_app(street_folder / "street.gpkg", street_model(), limit=Limits())
 
@@ -207,7 +207,7 @@ def test_another_loopback_address_is_answered_under_its_own_name(
 ) -> None:
     with pytest.raises(StartedError):
         run(street_folder / "street.gpkg", "--model", checkpoint, "--host", "127.1.2.3")
-    assert started["app"].state.service.serving.allow_host == ("127.1.2.3",)
+    assert started["app"].state.service.config.allow_host == ("127.1.2.3",)
 
 
 def test_what_only_this_machine_can_reach() -> None:

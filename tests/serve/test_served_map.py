@@ -128,7 +128,7 @@ def test_an_empty_map_of_another_model_does_not_shift_the_sizes(
         "other": LiveMap(other.model, other.place_map, other),
     }
     config, photo = ServeConfig(), folder / "other" / "q03.jpg"
-    app = build_app(LiveMaps(maps, 0.0), 8, config, config)
+    app = build_app(LiveMaps(maps, 0.0), config)
     with running(app) as address, httpx.Client(base_url=address, timeout=DEADLINE_S) as client:
         answer = client.post("/localize", content=photo.read_bytes()).raise_for_status().json()
     match = other.localize(photo).matches[0]

@@ -236,9 +236,10 @@ def draw(
     from sareloc.models.preprocess import TORCH_DEVICES, find_device
 
     splits = ("train", "val", "test") if split == "all" else (split,)
+    photo_size = None if photo is None else _frame_size(photo, "--photo")
     where = find_device(device, TORCH_DEVICES)
     written = draw_places(
-        out, seed, size, splits=splits, photo_size=_photo_size(photo), panoramas=panoramas, device=where, progress=True
+        out, seed, size, splits=splits, photo_size=photo_size, panoramas=panoramas, device=where, progress=True
     )
     print(f"{plural(written, 'photo')} written to {out / 'images'}")
 
@@ -348,10 +349,6 @@ def drive(
     )  # fmt: skip
     draw_drive(found, out, frame_size=_frame_size(frame, "--frame"), device=where, progress=True)
     print(f"{plural(len(found.poses), 'frame')} and {plural(len(found.track_times), 'track point')} written to {out}")
-
-
-def _photo_size(text: str | None) -> tuple[int, int] | None:
-    return None if text is None else _frame_size(text, "--photo")
 
 
 def _frame_size(text: str, option: str) -> tuple[int, int]:

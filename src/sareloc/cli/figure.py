@@ -14,7 +14,7 @@ from sareloc.errors import ArgumentError, PhotoError
 if TYPE_CHECKING:
     from sareloc.datasets import Places
     from sareloc.evaluation import Report
-    from sareloc.figures import QueryMatches
+    from sareloc.figures import PredictedPositions, QueryMatches
     from sareloc.localize import Fix
     from sareloc.models import PlaceModel
 
@@ -293,7 +293,7 @@ def map_figure(
     at
         With --map: leave out fixes below this confidence.
     """
-    from sareloc.figures import draw_map, errors_geojson, predicted_by_fixes, save_figure, write_geojson
+    from sareloc.figures import draw_map, errors_geojson, save_figure, write_geojson
 
     model = source.load_model()
     if place_map is None:
@@ -301,13 +301,7 @@ def map_figure(
     else:
         places = source.load_places()
         fixes = localize_queries(places, model, place_map, verify=verify, workers=source.workers)
-        predicted = predicted_by_fixes(
-            fixes,
-            places.queries,
-            hit_radius_m=places.hit_radius_m,
-            min_confidence=at,
-            database=places.database.positions,
-        )
+        predicted = predicted_positions(fixes, places, at)
     print(save_figure(draw_map(predicted), out))
     if predicted.true.frame != "local":
         print(write_geojson(out.with_suffix(".geojson"), errors_geojson(predicted)))
@@ -347,3 +341,16 @@ def localize_queries(
     paths = places.queries.paths()
     localizer = open_localizer(place_map, model, Search(verify=verify), min_confidence=0, workers=workers)
     return localizer.localize_many(paths)
+
+
+def predicted_positions(fixes: list[Fix | PhotoError], places: Places, min_confidence: float) -> PredictedPositions:
+    """The positions of a dataset's queries by their fixes, without those of a lower confidence."""
+    from sareloc.figures import predicted_by_fixes
+
+    return predicted_by_fixes(
+        fixes,
+        places.queries,
+        hit_radius_m=places.hit_radius_m,
+        min_confidence=min_confidence,
+        database=places.database.positions,
+    )

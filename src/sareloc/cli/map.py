@@ -137,7 +137,7 @@ def build(
     cluster
         A Ray cluster: ray://host:10001 or ray://local.
     """
-    from sareloc.photos.finding import is_url
+    from sareloc.photos import is_url
 
     config, track = options.map_config(views, keypoints=keypoints), options.track.options()
     report: BuildReport
@@ -168,14 +168,14 @@ def add(
 ) -> int:
     """Add photos to a map. Photos that are in it are updated if their position, name or content has changed.
 
-    The exit status is 1 if no photo has a position.
+    The exit status is 1 if no photo has a position, nor one that sareloc estimated, which is left out.
     """
     from sareloc.maps import add_photos
 
     config, track = options.map_config(views), options.track.options()
     report = add_photos(photos, map_path, model, geotags=options.geotags, track=track, config=config)
     show(report, as_json, report_text(report, map_path), map=map_path)
-    return 0 if report.used else 1
+    return 0 if report.used or report.estimated else 1
 
 
 def sync(
@@ -264,7 +264,7 @@ def remove(
     removed = remove_photos(map_path, files=files or (), area=area, dry_run=dry_run)
     if removed:
         print(f"{'would remove' if dry_run else 'removed'} {plural(len(removed), 'photo')} from {map_path}")
-        print(*(f"  {name}" for name in first_of(removed)), sep="\n")
+        print(*(f"  {name}" for name in first_of(removed, "")), sep="\n")
         return 0
     print(f"sareloc: nothing was removed: no photo of {map_path} has such a name or is in the box", file=sys.stderr)
     return 1

@@ -13,6 +13,7 @@ if TYPE_CHECKING:
     from sareloc.maps import BuildReport, CopyReport, FeaturesReport, MapInfo
 
 LISTED = 10
+ALL_IN_JSON = " (--json lists all)"
 GONE = ("no longer exists; it stays in the map until map sync", "no longer exist; they stay in the map until map sync")
 LEFT_OUT = "estimated by sareloc: left out; --trust-estimates takes"
 ESTIMATED = (f"holds a position {LEFT_OUT} it", f"hold positions {LEFT_OUT} them")
@@ -66,8 +67,9 @@ def copy_text(report: CopyReport, target: str) -> str:
 
 def problems_text(map_path: str, problems: Sequence[str], gone: Sequence[str]) -> str:
     """The problems of a map; if there are none, its photos whose files no longer exist."""
-    found = first_of(problems) if problems else [f"{map_path}: no problems found", *named_photos(GONE, gone)]
-    return "\n".join(found)
+    if problems:
+        return "\n".join(first_of(problems, ""))
+    return "\n".join([f"{map_path}: no problems found", *named_photos(GONE, gone, hint="")])
 
 
 def listing_line(name: str, known: MapInfo) -> str:
@@ -213,16 +215,18 @@ def _notes(notes: Sequence[str]) -> list[str]:
     return ["notes:", *(f"  {note}" for note in first_of(notes))] if notes else []
 
 
-def named_photos(verb: tuple[str, str], photos: Sequence[str], what: str = "photo") -> list[str]:
+def named_photos(
+    verb: tuple[str, str], photos: Sequence[str], what: str = "photo", hint: str = ALL_IN_JSON
+) -> list[str]:
     """How many photos, with the verb for one or for several, and the first of them; nothing if there are none."""
     if not photos:
         return []
     heading = plural(len(photos), what, verb).rstrip()
-    return [f"{heading}:", *(f"  {line}" for line in first_of(photos))]
+    return [f"{heading}:", *(f"  {line}" for line in first_of(photos, hint))]
 
 
-def first_of(lines: Iterable[str]) -> list[str]:
-    """The first ten lines, and how many more there are."""
+def first_of(lines: Iterable[str], hint: str = ALL_IN_JSON) -> list[str]:
+    """The first ten lines, and how many more there are; `hint`: where all of them are."""
     known = list(lines)
     more = len(known) - LISTED
-    return known[:LISTED] + ([f"... and {more:,} more (--json lists all)"] if more > 0 else [])
+    return known[:LISTED] + ([f"... and {more:,} more{hint}"] if more > 0 else [])

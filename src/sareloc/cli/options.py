@@ -20,7 +20,7 @@ from sareloc.wording import plural
 
 if TYPE_CHECKING:
     from sareloc.geo import Area
-    from sareloc.localize import Fix, Localizer, Search, SeveralMaps, UsedCondition, VideoOptions
+    from sareloc.localize import Fix, Localizer, SeveralMaps, UsedCondition, VideoOptions
     from sareloc.photos import TrackOptions
 
 Flag = Annotated[bool, Parameter(negative=(), show_default=False)]
@@ -61,34 +61,16 @@ Precision = Annotated[Literal["auto", "float32", "bfloat16"], Parameter(name="--
 
 
 @dataclass(frozen=True)
-class SearchOptions:
-    """The options of `sareloc.localize.Search`."""
+class LocalizerOptions:
+    """How a map is opened, with the options of `sareloc.localize.Search`, and queries are localized in it."""
 
+    model: str | None = None
+    """Checkpoint that the map was built with; default: the packaged model that the map was built with."""
     candidates: int | None = None
     """How many photos are retrieved by their search vectors. Default: 100 if matches are verified, else 20."""
     verify: int | None = None
     """Verify about N of them geometrically, by local features, and re-rank them; 0: do not verify. Default: 10 if the
     map holds local features, else 0."""
-
-    def search(self) -> Search:
-        """The record of the library."""
-        from sareloc.localize import Search
-
-        return Search(self.candidates, self.verify)
-
-
-DEFAULT_SEARCH = SearchOptions()
-SearchFlags = Annotated[SearchOptions, Parameter(name="*")]
-"""The options `--candidates` and `--verify`."""
-
-
-@dataclass(frozen=True)
-class LocalizerOptions:
-    """How a map is opened and queries are localized in it."""
-
-    model: str | None = None
-    """Checkpoint that the map was built with; default: the packaged model that the map was built with."""
-    search: SearchFlags = DEFAULT_SEARCH
     batch: int = 8
     """Maximum number of photos encoded at once."""
     workers: Workers = 2
@@ -107,13 +89,13 @@ class LocalizerOptions:
         self, maps: Path | list[Path], *, min_confidence: float = MIN_CONFIDENCE, panorama: bool = False
     ) -> Localizer | SeveralMaps:
         """The localizer of one or several maps; panorama: 2:1 photos without GPano tags are 360° photos."""
-        from sareloc.localize import open_localizer
+        from sareloc.localize import Search, open_localizer
         from sareloc.photos import ViewOptions
 
         return open_localizer(
             maps[0] if isinstance(maps, list) and len(maps) == 1 else maps,
             self.model,
-            self.search.search(),
+            Search(self.candidates, self.verify),
             min_confidence=min_confidence,
             views=ViewOptions(untagged=panorama),
             device=self.device,

@@ -3,18 +3,13 @@
 from __future__ import annotations
 
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated
+from typing import Annotated
 
 from cyclopts import Parameter
 
-from sareloc.cli.figure import localize_queries, named_reports
+from sareloc.cli.figure import localize_queries, named_reports, predicted_positions
 from sareloc.cli.options import MIN_CONFIDENCE, Device, Precision, Root, Split, Workers
-from sareloc.errors import ArgumentError, PhotoError
-
-if TYPE_CHECKING:
-    from sareloc.datasets import Places
-    from sareloc.figures import PredictedPositions
-    from sareloc.localize import Fix
+from sareloc.errors import ArgumentError
 
 FINISHED = "model.safetensors"
 """The file name of the model that `sareloc train` writes at the end of a run."""
@@ -82,7 +77,7 @@ def report_command(
             curve = confidence_curve(fixes, ranked.places.queries, hit_radius_m=ranked.places.hit_radius_m)
             curves = {place_map.stem: curve}
             if any(isinstance(fix, Fix) and fix.confidence >= MIN_CONFIDENCE for fix in fixes):
-                predicted, at = _predicted(fixes, ranked.places), MIN_CONFIDENCE
+                predicted, at = predicted_positions(fixes, ranked.places, MIN_CONFIDENCE), MIN_CONFIDENCE
     elif place_map is not None:
         raise ArgumentError("--map needs queries: give a dataset with --dataset")
     print(
@@ -99,18 +94,6 @@ def report_command(
             failures=failures,
             title=title,
         )
-    )
-
-
-def _predicted(fixes: list[Fix | PhotoError], places: Places) -> PredictedPositions:
-    from sareloc.figures import predicted_by_fixes
-
-    return predicted_by_fixes(
-        fixes,
-        places.queries,
-        hit_radius_m=places.hit_radius_m,
-        min_confidence=MIN_CONFIDENCE,
-        database=places.database.positions,
     )
 
 

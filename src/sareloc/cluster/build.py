@@ -24,8 +24,7 @@ from sareloc.maps.writer import MapWriter, prepare_whitening
 from sareloc.models.checkpoint import save_checkpoint
 from sareloc.models.place_model import PlaceModel
 from sareloc.models.preprocess import choose_precision
-from sareloc.photos import ImageRecord
-from sareloc.photos.finding import is_url
+from sareloc.photos import ImageRecord, is_url
 from sareloc.photos.track_geotags import TrackOptions
 
 

@@ -27,13 +27,12 @@ from sareloc.maps import MapConfig, MapManifest, MapPhoto, open_store
 from sareloc.maps.examine import Duplicate, Tally, examine, split_usable
 from sareloc.maps.writer import MapWriter, Packed
 from sareloc.models.checkpoint import load_model
-from sareloc.photos import Geotag, ImageRecord, read_geotag_table
+from sareloc.photos import Geotag, ImageRecord, is_url, read_geotag_table
 from sareloc.photos.collect import collect_records, list_photos, record_with
 from sareloc.photos.finding import (
     TABLES,
     fetch_file,
     find_remote_photos,
-    is_url,
     raw_twins,
     read_tables_of_any_program,
     remote_stamp,

@@ -75,7 +75,9 @@ def answer_line(photo: str, fix: Fix) -> str:
         return f"{photo}: {fix.reason}"
     place = f" ({name})" if (name := place_name(latlon)) else ""
     like = "".join(f"; most like {match.photo}" for match in fix.matches[:1])
-    return f"{photo}: {coordinates(latlon)}{place}; radius {radius_m:.0f} m, confidence {fix.confidence:.2f}{like}"
+    bound, percent = _bounded_percent(fix.confidence)
+    sure = f"radius {radius_m:.0f} m, confidence {bound}{percent / 100:.2f}"
+    return f"{photo}: {coordinates(latlon)}{place}; {sure}{like}"
 
 
 def coordinates(latlon: LatLon) -> str:
@@ -99,9 +101,14 @@ def _radius_sentence(radius_m: float) -> str:
 
 
 def _confidence_sentence(confidence: float) -> str:
+    bound, percent = _bounded_percent(confidence)
+    return f"{bound}{percent} % sure that it is within {PLACE_M:.0f} m"
+
+
+def _bounded_percent(confidence: float) -> tuple[str, int]:
+    """The confidence in percent, from 1 to 99, after "more than " or "less than ": no answer is called certain."""
     percent = round(confidence * 100)
-    sure = "more than 99" if percent > 99 else "less than 1" if percent < 1 else str(percent)
-    return f"{sure} % sure that it is within {PLACE_M:.0f} m"
+    return "more than " if percent > 99 else "less than " if percent < 1 else "", min(max(percent, 1), 99)
 
 
 def estimated_geotag(fix: Fix) -> tuple[Geotag, Estimate]:

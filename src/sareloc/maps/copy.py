@@ -35,7 +35,7 @@ from sareloc.maps.store import (
     open_store,
     store_class,
 )
-from sareloc.photos.finding import is_url
+from sareloc.photos import is_url
 from sareloc.wording import plural
 
 SCALES = {"int8": 4}

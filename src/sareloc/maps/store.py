@@ -17,8 +17,7 @@ from sareloc.arrays import Floats, Ints, Vectors
 from sareloc.errors import ArgumentError, MapError
 from sareloc.geo import Area
 from sareloc.maps.records import Entry, MapInfo, MapManifest, MapPhoto
-from sareloc.photos import file_of
-from sareloc.photos.finding import is_url
+from sareloc.photos import file_of, is_url
 
 if TYPE_CHECKING:
     import torch

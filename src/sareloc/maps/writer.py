@@ -46,9 +46,9 @@ from sareloc.maps.records import OTHER_VECTORS, Entry, MapManifest, MapPhoto, ch
 from sareloc.maps.store import NO_WHITENING, MapStore, map_model, needs_whitening, open_or_create_store, store_class
 from sareloc.models.place_model import PlaceModel
 from sareloc.models.whitening import fit_whitening
-from sareloc.photos import Geotag, ImageRecord, ReadImage, ViewOptions, parse_address
+from sareloc.photos import Geotag, ImageRecord, ReadImage, ViewOptions, is_url, parse_address
 from sareloc.photos.decoding import TRUNCATED
-from sareloc.photos.finding import FRAME, NOT_UTF8, is_url, is_utf8
+from sareloc.photos.finding import FRAME, NOT_UTF8, is_utf8
 from sareloc.photos.record import without_fragment
 
 AT_ONCE = 2048

@@ -29,7 +29,6 @@ from sareloc.models.place_model import (
     run_on,
 )
 from sareloc.models.preprocess import Precision, Preprocess, Resize, number_format
-from sareloc.models.whitening import fit_whitening
 from sareloc.photos import Image
 
 if TYPE_CHECKING:
@@ -37,6 +36,7 @@ if TYPE_CHECKING:
     from sareloc.models.heads import SALAD
     from sareloc.models.netvlad_init import init_netvlad, off_the_shelf
     from sareloc.models.published import load_backbone_weights, load_published
+    from sareloc.models.whitening import fit_whitening
 
 __all__ = [
     "AGGREGATIONS",
@@ -87,5 +87,6 @@ __getattr__ = lazy_names(
         "heads": "SALAD",
         "netvlad_init": "init_netvlad off_the_shelf",
         "published": "load_backbone_weights load_published",
+        "whitening": "fit_whitening",
     },
 )

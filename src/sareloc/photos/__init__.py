@@ -4,20 +4,6 @@ from typing import TYPE_CHECKING
 
 from sareloc import lazy_names
 from sareloc.photos.decoding import Interpolation, Resizing, SizeRule, is_truncated, longest_side, resized
-from sareloc.photos.finding import (
-    SOURCES,
-    GeotaggedPhotos,
-    fetch_file,
-    find_geotag,
-    find_geotagged,
-    find_photos,
-    find_remote_photos,
-    is_url,
-    read_geotag,
-    read_geotags,
-    read_time,
-    remote_stamp,
-)
 from sareloc.photos.geotags import (
     DIAGONAL_35MM,
     PhotoTime,
@@ -49,12 +35,11 @@ from sareloc.photos.record import (
     PhotoSource,
     View,
     file_of,
+    is_url,
     is_video,
     parse_address,
     record_of,
 )
-from sareloc.photos.sidecars import find_takeout_json, read_takeout_geotag
-from sareloc.photos.tables import GeotagTable, parse_degrees, read_geotag_table
 from sareloc.photos.xmp import (
     find_sidecar,
     read_embedded_geotag,
@@ -65,6 +50,21 @@ from sareloc.photos.xmp import (
 
 if TYPE_CHECKING:
     from sareloc.photos.clock import ClockOffset, estimate_offset, parse_offset, parse_timezone
+    from sareloc.photos.finding import (
+        SOURCES,
+        GeotaggedPhotos,
+        fetch_file,
+        find_geotag,
+        find_geotagged,
+        find_photos,
+        find_remote_photos,
+        read_geotag,
+        read_geotags,
+        read_time,
+        remote_stamp,
+    )
+    from sareloc.photos.sidecars import find_takeout_json, read_takeout_geotag
+    from sareloc.photos.tables import GeotagTable, parse_degrees, read_geotag_table
     from sareloc.photos.telemetry import Telemetry, read_telemetry
     from sareloc.photos.track_geotags import (
         FramesReport,
@@ -175,6 +175,10 @@ __getattr__ = lazy_names(
     __name__,
     {
         "clock": "ClockOffset estimate_offset parse_offset parse_timezone",
+        "finding": "SOURCES GeotaggedPhotos fetch_file find_geotag find_geotagged find_photos find_remote_photos "
+        "read_geotag read_geotags read_time remote_stamp",
+        "sidecars": "find_takeout_json read_takeout_geotag",
+        "tables": "GeotagTable parse_degrees read_geotag_table",
         "telemetry": "Telemetry read_telemetry",
         "track_geotags": "FramesReport PlacedPhoto TrackOptions TrackReport frames_on_track geotags_from_track",
         "tracks": "MAX_GAP_S Track TrackPositions merge_tracks read_track read_tracks",

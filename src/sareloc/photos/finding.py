@@ -25,6 +25,7 @@ from sareloc.photos.geotags import geotag_from_exif, parse_utm_name, seconds_fro
 from sareloc.photos.panoramas import Panorama, panorama_from
 from sareloc.photos.photo_file import PhotoMetadata, find_metadata, read_metadata
 from sareloc.photos.raw import RAW_EXTENSIONS
+from sareloc.photos.read_image import Stamp, fitting_ns
 from sareloc.photos.record import Geotag, View, parse_address
 from sareloc.photos.sidecars import read_takeout_geotag, read_takeout_time
 from sareloc.photos.tables import GeotagTable, read_geotag_table
@@ -32,8 +33,6 @@ from sareloc.photos.xmp import geotag_from_xmp, read_sidecar_geotag, read_sideca
 from sareloc.wording import counted
 
 PathOrUrl = TypeVar("PathOrUrl", bound=PurePath)
-Stamp = tuple[int, int]
-"""Size in bytes and modification time in ns since 1970."""
 
 EXTENSIONS = (".jpg", ".jpeg", ".png", ".webp", ".avif", ".tif", ".tiff", ".heic", ".heif", *RAW_EXTENSIONS)
 OWN_TABLES = ("geotags.csv", "geotags.geojson")
@@ -47,11 +46,6 @@ TIMES = ("LastModified", "last_modified", "updated", "mtime", "modified", "creat
 
 FRAME = "frame://"
 """Scheme of the names of images that are not files, such as a robot's frames (see `PhotoSource`)."""
-
-
-def is_url(text: str | Path) -> bool:
-    """Whether this is a URL rather than a path on this machine."""
-    return "://" in str(text)
 
 
 def find_remote_photos(url: str) -> dict[str, Stamp]:
@@ -227,11 +221,6 @@ def is_utf8(name: str) -> bool:
     except UnicodeEncodeError:
         return False
     return True
-
-
-def fitting_ns(time_stamp_ns: int) -> int:
-    """A time stamp as a signed 64-bit number, for SQLite, Milvus and numpy; it wraps around after the year 2262."""
-    return (time_stamp_ns + (1 << 63)) % (1 << 64) - (1 << 63)
 
 
 def turned(geotag: Geotag, view: View | None, panorama: Panorama | None) -> Geotag:

@@ -17,7 +17,6 @@ from PIL import Image as Pillow
 from sareloc import arrays
 from sareloc.errors import ArgumentError, PanoramaError, PhotoError
 from sareloc.photos.decoding import SizeRule, interpolation_of, read_photo, read_pillow, resized, target_size
-from sareloc.photos.finding import Stamp, fitting_ns
 from sareloc.photos.geotags import focal_35mm_from_exif, view_focal_35mm
 from sareloc.photos.panoramas import (
     Panorama,
@@ -33,6 +32,9 @@ from sareloc.photos.panoramas import (
 )
 from sareloc.photos.photo_file import MAX_PIXELS, PhotoMetadata, open_file, read_bytes, read_metadata
 from sareloc.photos.record import Address, Image, ImageRecord, View, file_of, parse_address, record_of
+
+Stamp = tuple[int, int]
+"""Size in bytes and modification time in ns since 1970."""
 
 CACHE_BYTES = 128_000_000  # of panoramas whose views are read one by one
 ORDINARY = "used as an ordinary photo"
@@ -354,6 +356,11 @@ def stamp(path: str | Path) -> Stamp | None:
     except (OSError, ValueError):  # the latter: a NUL character
         return None
     return status.st_size, fitting_ns(status.st_mtime_ns)
+
+
+def fitting_ns(time_stamp_ns: int) -> int:
+    """A time stamp as a signed 64-bit number, for SQLite, Milvus and numpy; it wraps around after the year 2262."""
+    return (time_stamp_ns + (1 << 63)) % (1 << 64) - (1 << 63)
 
 
 def content_digest(path: str | Path) -> bytes:

@@ -134,6 +134,11 @@ def is_video(path: str | Path) -> bool:
     return str(path).lower().endswith(VIDEO_EXTENSIONS)
 
 
+def is_url(text: str | Path) -> bool:
+    """Whether this is a URL rather than a path on this machine."""
+    return "://" in str(text)
+
+
 def file_of(path: str | Path) -> Path:
     """The file that holds the image at an address."""
     return parse_address(path).file

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -45,17 +46,25 @@ def make_app(
         need(module, "serve")
     from sareloc.localize import Localizer, Search, SeveralMaps
     from sareloc.localize.several import map_names
+    from sareloc.maps import PlaceMap
+    from sareloc.maps.store import load_map_models
     from sareloc.serve.app import build_app
-    from sareloc.serve.live_map import LiveMap, LiveMaps, open_live_maps
+    from sareloc.serve.live_map import LiveMap, LiveMaps
 
     config = merge_options(config or ServeConfig(), options, records=("serving", "limits", "search"))
     if isinstance(place_map, Localizer):
         place_map = SeveralMaps(dict.fromkeys(map_names([place_map.place_map.path]), place_map), config.min_confidence)
     if isinstance(place_map, SeveralMaps):
-        opened = {name: LiveMap(one.model, one.place_map, one) for name, one in place_map.localizers.items()}
+        live = {name: LiveMap(one.model, one.place_map, one) for name, one in place_map.localizers.items()}
         batch = min(one.encoder.batch for one in place_map.localizers.values())
-        return build_app(LiveMaps(opened, place_map.min_confidence), batch, config, config)
-    search = Search(config.candidates, config.verify)
-    paths = [place_map] if isinstance(place_map, str | Path) else place_map
-    live = open_live_maps(paths, model, search, config.min_confidence, device, precision, config.batch)
-    return build_app(live, config.batch, config, config)
+        config = replace(config, batch=batch, min_confidence=place_map.min_confidence)
+    else:
+        maps = [PlaceMap(path) for path in ([place_map] if isinstance(place_map, str | Path) else place_map)]
+        least = config.min_confidence if len(maps) == 1 else 0.0  # of several maps, after their fixes were compared
+        search = Search(config.candidates, config.verify)
+        localizing: dict[str, Any] = {"search": search, "min_confidence": least, "batch": config.batch}
+        live, names = {}, map_names([one.path for one in maps])
+        for name, (one, own) in zip(names, load_map_models(maps, model, device, precision), strict=True):
+            one.check_model(own)
+            live[name] = LiveMap(own, one, Localizer(own, one, **localizing) if len(one) else None, **localizing)
+    return build_app(LiveMaps(live, config.min_confidence), config)

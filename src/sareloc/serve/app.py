@@ -18,7 +18,7 @@ from prometheus_client import CONTENT_TYPE_PLAIN_0_0_4, generate_latest
 
 from sareloc import __version__
 from sareloc.errors import ArgumentError
-from sareloc.serve.config import Limits, Serving
+from sareloc.serve.config import ServeConfig
 from sareloc.serve.guard import Guard, Problem, add_problem_handlers
 from sareloc.serve.live_map import LiveMaps
 from sareloc.serve.own_photo import own_photo_routes
@@ -32,16 +32,16 @@ TYPES = {".js": "text/javascript", ".mjs": "text/javascript", ".webmanifest": "a
 """Media types that the operating system's table may have wrong."""
 
 
-def build_app(live: LiveMaps, batch: int, serving: Serving, limits: Limits) -> FastAPI:
-    """The app of open maps; see `make_app`. `batch`: maximum number of photos encoded at once."""
-    if serving.token is not None and not all(one.place_map.store_class.is_file for one in live.maps.values()):
+def build_app(live: LiveMaps, config: ServeConfig) -> FastAPI:
+    """The app of open maps; see `make_app`."""
+    if config.token is not None and not all(one.place_map.store_class.is_file for one in live.maps.values()):
         raise ArgumentError(
             'photos are added to a map on a server by "sareloc map add", not over HTTP: start the service without a '
             "token"
         )
     for one in live.maps.values():
         one.model.eval()  # before threads share it
-    service = Service(live, batch, serving, limits)
+    service = Service(live, config)
 
     @asynccontextmanager
     async def lifespan(_: FastAPI) -> AsyncIterator[None]:
@@ -60,7 +60,7 @@ def build_app(live: LiveMaps, batch: int, serving: Serving, limits: Limits) -> F
     for routes in (localize_routes, own_photo_routes, map_routes, about_routes):
         app.include_router(routes(service))
     add_problem_handlers(app)
-    app.add_middleware(Guard, limits=limits, serving=serving, registry=service.registry)
+    app.add_middleware(Guard, config=config, registry=service.registry)
     app.state.service = service
     return app
 
@@ -99,18 +99,18 @@ def about_routes(service: Service) -> APIRouter:
     )
     async def settings() -> Response:
         """The name and the maps, the URL of base tiles, the limits of requests and the options of the service."""
-        serving = service.serving
+        config = service.config
         return JSONResponse(
             {
                 "name": service.name,
                 "maps": list(service.maps),
-                "tiles": serving.tiles,
-                "attribution": serving.attribution,
-                "max_bytes": service.limits.max_bytes,
-                "max_files": service.limits.max_files,
-                "max_features": service.limits.max_features,
-                "adding": serving.token is not None,
-                "heatmap": serving.heatmap,
+                "tiles": config.tiles,
+                "attribution": config.attribution,
+                "max_bytes": config.max_bytes,
+                "max_files": config.max_files,
+                "max_features": config.max_features,
+                "adding": config.token is not None,
+                "heatmap": config.heatmap,
             }
         )
 

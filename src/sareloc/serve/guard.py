@@ -28,7 +28,7 @@ from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
 from sareloc.errors import MapError, PositionError
 from sareloc.photos import Geotag, ImageRecord
-from sareloc.serve.config import Limits, Serving, allowed_hosts, tile_host
+from sareloc.serve.config import ServeConfig, allowed_hosts, tile_host
 
 FIELD = "photos"
 LONGEST_NAME = 255
@@ -88,12 +88,12 @@ async def read_photo(request: Request) -> ImageRecord:
     return ImageRecord("photo", content)
 
 
-async def read_form(request: Request, limits: Limits) -> tuple[list[ImageRecord], FormData]:
+async def read_form(request: Request, max_files: int) -> tuple[list[ImageRecord], FormData]:
     """The photos of a form, in order, and its other fields. Raises Problem (400, 415) if there are none."""
     if not is_form(request):
         raise Problem(415, f"send the photos as multipart/form-data, in fields named {FIELD}")
     try:
-        form = await request.form(max_files=limits.max_files, max_fields=MAX_FIELDS, max_part_size=LONGEST_FIELD)
+        form = await request.form(max_files=max_files, max_fields=MAX_FIELDS, max_part_size=LONGEST_FIELD)
     except ValueError as malformed:  # an unknown character set
         raise Problem(400, "the form is malformed: its field names cannot be decoded") from malformed
     try:
@@ -180,11 +180,11 @@ def security_headers(tiles: str | None) -> dict[str, str]:
 class Guard:
     """The middleware. `registry` receives the metrics of requests."""
 
-    def __init__(self, app: ASGIApp, limits: Limits, serving: Serving, registry: CollectorRegistry) -> None:
+    def __init__(self, app: ASGIApp, config: ServeConfig, registry: CollectorRegistry) -> None:
         self.app = app
-        self.limits = limits
-        self.hosts = allowed_hosts(serving)
-        headers = security_headers(serving.tiles)
+        self.config = config
+        self.hosts = allowed_hosts(config)
+        headers = security_headers(config.tiles)
         self.headers = [(name.lower().encode(), value.encode()) for name, value in headers.items()]
         self.held_bytes = 0
         """Size of the bodies of all requests that are not answered yet."""
@@ -244,7 +244,7 @@ class _Exchange:
     async def run(self) -> None:
         self._task = asyncio.current_task()
         try:
-            async with asyncio.timeout(self.guard.limits.request_s):
+            async with asyncio.timeout(self.guard.config.request_s):
                 self._check_head()
                 if self.complete:
                     self._watch_connection()
@@ -284,14 +284,14 @@ class _Exchange:
             raise Problem(
                 421, f"the host name {name!r} is not allowed: the operator of this service can add it by --allow-host"
             )
-        if self.declared.isdigit() and int(self.declared) > self.guard.limits.max_bytes:
+        if self.declared.isdigit() and int(self.declared) > self.guard.config.max_bytes:
             raise self._too_large()
 
     def _too_large(self) -> Problem:
-        return Problem(413, f"the request exceeds {self.guard.limits.max_bytes:,} bytes: send fewer or smaller photos")
+        return Problem(413, f"the request exceeds {self.guard.config.max_bytes:,} bytes: send fewer or smaller photos")
 
     def _too_late(self) -> Problem:
-        limit = f"{self.guard.limits.request_s:g} s"
+        limit = f"{self.guard.config.request_s:g} s"
         if not self.complete:
             return Problem(408, f"the request did not arrive within {limit}")
         return busy(f"there was no answer within {limit}: try again later", 10)
@@ -324,9 +324,9 @@ class _Exchange:
             self.received += size
             self.held += size
             self.guard.held_bytes += size
-            if self.received > self.guard.limits.max_bytes:
+            if self.received > self.guard.config.max_bytes:
                 raise self._too_large()
-            if self.guard.held_bytes > self.guard.limits.held_bytes:
+            if self.guard.held_bytes > self.guard.config.held_bytes:
                 raise busy("the service is receiving as many photos as it can hold in memory: try again later")
             if self.complete:
                 self._watch_connection()

@@ -4,17 +4,11 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
-from pathlib import Path
 from typing import Any
 
-import torch
-
-from sareloc.geometry import InlierPairs
-from sareloc.localize import Fix, Localizer, Search, SeveralMaps
-from sareloc.localize.several import map_names
+from sareloc.localize import Fix, Localizer, SeveralMaps
 from sareloc.maps import Area, PlaceMap
-from sareloc.maps.store import load_map_models
-from sareloc.models import PlaceModel, Precision
+from sareloc.models import PlaceModel
 from sareloc.photos import ReadImage
 
 EMPTY = Fix(None, None, 0.0, (), "this map holds no photos yet")
@@ -31,18 +25,8 @@ class Query:
     top: int
 
 
-@dataclass(frozen=True, eq=False)
-class Pair:
-    """A query and a photo of a map, whose matched keypoints are asked for."""
-
-    live: LiveMap
-    query: ReadImage
-    photo_id: int
-    file: str
-
-
 class LiveMap:
-    """A map that may change or be empty. Not safe from several threads, except `inlier_pairs`.
+    """A map that may change or be empty. Not safe from several threads.
 
     `localizer`: None if the map is empty; it is then created with `options` when the map has photos.
     """
@@ -57,13 +41,8 @@ class LiveMap:
 
     @property
     def verifies(self) -> bool:
-        """Whether matches are verified, for which queries are decoded in more detail."""
+        """Whether matches are verified."""
         return self.localizer is not None and self.localizer.verifier is not None
-
-    def inlier_pairs(self, pair: Pair) -> InlierPairs | None:
-        """The matched keypoints of a pair that agree; see `Localizer.inlier_pairs`. Requires `verifies`."""
-        assert self.localizer is not None, "the service checks that the map is verified"
-        return self.localizer.inlier_pairs(pair.query, pair.photo_id, pair.file)
 
     def refresh(self) -> None:
         """Read what has changed in the map since the last call; a new calibration in the map replaces the old one."""
@@ -135,25 +114,3 @@ class LiveMaps:
         """Close the maps."""
         for live in self.maps.values():
             live.close()
-
-
-def open_live_maps(
-    paths: Sequence[str | Path],
-    model: str | Path | PlaceModel | None,
-    search: Search | None,
-    min_confidence: float,
-    device: torch.device | str | None,
-    precision: Precision,
-    batch: int,
-) -> LiveMaps:
-    """Open maps with their models, as `open_localizer` does; a map may be empty."""
-    least = min_confidence if len(paths) == 1 else 0.0  # of several maps, after their fixes were compared
-    options: dict[str, Any] = {"search": search, "min_confidence": least, "batch": batch}
-    place_maps = [PlaceMap(path) for path in paths]
-    names = map_names([place_map.path for place_map in place_maps])
-    opened = []
-    for place_map, own in load_map_models(place_maps, model, device, precision):
-        place_map.check_model(own)
-        localizer = Localizer(own, place_map, **options) if len(place_map) else None
-        opened.append(LiveMap(own, place_map, localizer, **options))
-    return LiveMaps(dict(zip(names, opened, strict=True)), min_confidence)

@@ -12,9 +12,7 @@ from fastapi.responses import Response
 
 from sareloc.errors import PhotoError
 from sareloc.localize import Fix
-from sareloc.localize.formats import estimated_geotag
-from sareloc.photos import ImageRecord, photo_with_geotag
-from sareloc.photos.containers import WRITERS, file_kind
+from sareloc.photos import ImageRecord
 from sareloc.photos.photo_file import read_metadata
 from sareloc.photos.raw import RAW
 from sareloc.photos.xmp import xmp_with_geotag
@@ -26,13 +24,15 @@ from sareloc.serve.service import Service
 T = TypeVar("T")
 
 JPEG, XMP = "image/jpeg", "application/rdf+xml"
+WITH_EXIF = (JPEG, "image/png", "image/tiff", "image/webp")
+"""The formats that a position is written into; of the others a sidecar is written."""
 LARGEST_RADIUS_M = 20_100_000.0  # half of the Earth's circumference
 
 
 def own_photo_routes(service: Service) -> APIRouter:
     """POST /preview and POST /geotag."""
     router = APIRouter(tags=["localize"])
-    max_pixels = service.limits.max_pixels
+    max_pixels = service.config.max_pixels
 
     @router.post(
         "/preview",
@@ -61,7 +61,7 @@ def own_photo_routes(service: Service) -> APIRouter:
         response_class=Response,
         responses={
             200: {
-                "content": {**{f"image/{kind}": {} for kind in WRITERS}, XMP: {}},
+                "content": {media_type: {} for media_type in (*WITH_EXIF, XMP)},
                 "description": "Of a JPEG, PNG, WebP or TIFF: the photo with the position in its EXIF. Of another "
                 "format: an XMP sidecar.",
             },
@@ -101,9 +101,11 @@ def own_photo_routes(service: Service) -> APIRouter:
 
 
 async def _read(service: Service, work: partial[T]) -> T:
-    """The result of `work` in a decoding thread. Raises Problem (422) if the photo cannot be used."""
+    """The result of `work` in a decoding thread. Raises Problem: 422 if the photo cannot be used, 503 if the service is
+    busy; the photo is one of those that `Limits.queue` bounds."""
     try:
-        return await service.in_turn(work)
+        with service.queries.reserve(1):
+            return await service.in_decoder(work)
     except PhotoError as unreadable:
         raise Problem(422, str(unreadable)) from unreadable
 
@@ -113,6 +115,10 @@ def tagged(photo: ImageRecord, fix: Fix, max_pixels: int) -> tuple[bytes, str]:
 
     Raises PhotoError if it is not a photo, or if its EXIF cannot be changed.
     """
+    from sareloc.localize.formats import estimated_geotag  # few photos are asked for with their position
+    from sareloc.photos import photo_with_geotag
+    from sareloc.photos.containers import file_kind
+
     assert isinstance(photo.image, bytes)
     metadata = read_metadata(photo.image, name=photo.name, max_pixels=max_pixels)  # refuses what is no photo
     geotag, estimate = estimated_geotag(fix)

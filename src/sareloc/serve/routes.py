@@ -71,7 +71,7 @@ MAP_NAME = Query(
 def localize_routes(service: Service) -> APIRouter:
     """POST /localize, POST /inliers and POST /heatmap."""
     router = APIRouter(tags=["localize"])
-    limits = service.limits
+    config = service.config
     body = photo_body()
     body["content"] |= form_body()["content"]
 
@@ -86,7 +86,7 @@ def localize_routes(service: Service) -> APIRouter:
     )
     async def localize(
         request: Request,
-        top: Annotated[int, Query(ge=1, le=limits.max_matches, description="Number of matches in the answer.")] = 5,
+        top: Annotated[int, Query(ge=1, le=config.max_matches, description="Number of matches in the answer.")] = 5,
         box: Annotated[str | None, BOX] = None,
         circle: Annotated[str | None, CIRCLE] = None,
     ) -> Response:
@@ -97,7 +97,7 @@ def localize_routes(service: Service) -> APIRouter:
         """
         near, names = area(box, circle), photo_names(request, service)
         if is_form(request):
-            uploads, _ = await read_form(request, limits)
+            uploads, _ = await read_form(request, config.max_files)
             fixes = await service.localize(uploads, near, top)
             answers = [_to_json(upload.name, fix, names) for upload, fix in zip(uploads, fixes, strict=True)]
             return JSONResponse({"fixes": answers})
@@ -152,7 +152,7 @@ def localize_routes(service: Service) -> APIRouter:
         The PNG has the aspect ratio of the photo, its longer side 512 px; it is transparent where covering the photo
         does not change the descriptor.
         """
-        if not service.serving.heatmap:
+        if not service.config.heatmap:
             raise Problem(404, "heat maps are switched off (--no-heatmap)")
         png = await service.heatmap(await read_photo(request))
         return Response(decodable(png), media_type="image/png")
@@ -178,7 +178,7 @@ def area(box: str | None, circle: str | None) -> Area | None:
 
 def photo_names(request: Request, service: Service) -> Callable[[str], str]:
     """How the answer to a request names photos of the map: as the map does if it has the token, else `public_name`."""
-    return str if has_token(request, service.serving.token) else public_name
+    return str if has_token(request, service.config.token) else public_name
 
 
 def decodable(answer: T | PhotoError) -> T:
@@ -232,7 +232,7 @@ bearer = HTTPBearer(auto_error=False, description="The token of the service (--t
 def map_routes(service: Service) -> APIRouter:
     """GET /map, GET /photos/{id}/thumbnail, POST /photos and DELETE /photos/{id}."""
     router = APIRouter(tags=["map"])
-    limits = service.limits
+    config = service.config
 
     @router.get(
         "/map",
@@ -244,7 +244,7 @@ def map_routes(service: Service) -> APIRouter:
     async def photos_of_map(
         request: Request,
         box: Annotated[str | None, BOX] = None,
-        limit: Annotated[int, Query(ge=1, le=limits.max_features, description="Maximum photos in the answer.")] = 1000,
+        limit: Annotated[int, Query(ge=1, le=config.max_features, description="Maximum photos in the answer.")] = 1000,
         map_name: Annotated[
             str | None, Query(alias="map", max_length=1024, description="Only photos of this map; default: of all.")
         ] = None,
@@ -288,9 +288,9 @@ def map_routes(service: Service) -> APIRouter:
         return Response(jpeg, media_type="image/jpeg", headers=headers)
 
     async def check_token(request: Request) -> None:
-        if service.serving.token is None:
+        if service.config.token is None:
             raise Problem(403, "photos cannot be added or removed: the service was started without a token")
-        if not has_token(request, service.serving.token):
+        if not has_token(request, service.config.token):
             raise Problem(
                 401,
                 "authentication failed: send the token of this service in the header Authorization: Bearer TOKEN",
@@ -325,7 +325,7 @@ def map_routes(service: Service) -> APIRouter:
         is 422. A 360° photo (one with GPano tags) is cut into views, as by `sareloc map build`: `ids` has the id of
         each, `id` is that of the first.
         """
-        uploads, form = await read_form(request, limits)
+        uploads, form = await read_form(request, config.max_files)
         named = form.get("map")
         served = service.map_named(named if isinstance(named, str) else None)
         added = await service.add(served, uploads, read_position(form))

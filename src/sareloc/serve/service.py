@@ -21,12 +21,11 @@ from sareloc.maps import Area, ListedPhotos
 from sareloc.models.preprocess import Preprocess
 from sareloc.photos import Geotag, ImageRecord, ReadImage, Resizing, SizeRule, ViewOptions, decode, read_image
 from sareloc.serve.batching import BatchQueue, thread_pool
-from sareloc.serve.config import Limits, Serving
+from sareloc.serve.config import ServeConfig
 from sareloc.serve.guard import INTERNAL, Problem
-from sareloc.serve.live_map import LiveMaps, Pair, Query
+from sareloc.serve.live_map import LiveMaps, Query
 from sareloc.serve.pictures import heatmap_png, heatmap_size
-from sareloc.serve.served_map import ServedMap
-from sareloc.serve.uploads import Addition, read_addition
+from sareloc.serve.served_map import Addition, ServedMap, read_addition
 
 Item = TypeVar("Item")
 Result = TypeVar("Result")
@@ -39,27 +38,23 @@ log = logging.getLogger("sareloc.serve")
 class Service:
     """What requests share: the maps, the models, the queues and the metrics; open inside `running`."""
 
-    def __init__(self, live: LiveMaps, batch: int, serving: Serving, limits: Limits) -> None:
+    def __init__(self, live: LiveMaps, config: ServeConfig) -> None:
         self.live = live
-        self.maps = {name: ServedMap(name, one, batch, serving, limits) for name, one in live.maps.items()}
+        self.maps = {name: ServedMap(name, one, config) for name, one in live.maps.items()}
         self.model = next(iter(live.maps.values())).model
         """That of the first map, which heat maps are of."""
-        self.serving = serving
-        self.limits = limits
+        self.config = config
         self.registry = Registry()
         self._photos = Counter("sareloc_photos_total", "Query photos by outcome.", ("outcome",), registry=self.registry)
         self._batches = Histogram(
             "sareloc_batch_photos", "Photos given to the model at once.", buckets=BATCH_SIZES, registry=self.registry
         )
         self.queries = BatchQueue[Query, Fix](
-            live.localize, batch=batch, bound=limits.queue, name="localize", observe=self._batches.observe
+            live.localize, batch=config.batch, bound=config.queue, name="localize", observe=self._batches.observe
         )
         self.heatmaps = BatchQueue[Image, bytes](self._draw_heatmaps, batch=1, bound=HEATMAP_QUEUE, name="heat")
-        self.pairs = BatchQueue[Pair, InlierPairs | None](
-            lambda pairs: [pair.live.inlier_pairs(pair) for pair in pairs],
-            batch=1,
-            bound=INLIERS_QUEUE,
-            name="inliers",
+        self.pairs = BatchQueue[Callable[[], InlierPairs | None], InlierPairs | None](
+            lambda works: [work() for work in works], batch=1, bound=INLIERS_QUEUE, name="inliers"
         )
         self._gauge("sareloc_queue_photos", "Photos accepted and not answered.", lambda: self.queries.accepted)
         self._gauge("sareloc_waiting_photos", "Photos waiting for the model.", lambda: self.queries.waiting)
@@ -69,7 +64,7 @@ class Service:
             lambda: sum(len(served.place_map) for served in self.maps.values()),
         )
         self._decoders: ThreadPoolExecutor | None = None
-        self._free_decoders = asyncio.Semaphore(limits.decoders)
+        self._free_decoders = asyncio.Semaphore(config.decoders)
 
     def _gauge(self, name: str, text: str, value: Callable[[], int]) -> None:
         Gauge(name, text, registry=self.registry).set_function(value)
@@ -77,7 +72,7 @@ class Service:
     @property
     def name(self) -> str:
         """The name of the map, or the names of the maps, on the page."""
-        return self.serving.name or ", ".join(served.place_map.path.stem for served in self.maps.values())
+        return self.config.name or ", ".join(served.place_map.path.stem for served in self.maps.values())
 
     def map_named(self, name: str | None) -> ServedMap:
         """The map of this name; of a service of one map it need not be named. Raises Problem (422) if there is none."""
@@ -93,24 +88,20 @@ class Service:
         chosen = self.maps if name is None else {name: self.map_named(name)}
         listed = {name: served.place_map.list_photos(near, limit) for name, served in chosen.items()}
         inside = sum(one.inside for one in listed.values())
-        if inside <= limit:
+        if inside <= limit or len(listed) == 1:
             return listed
-        shares = {name: limit * one.inside // inside for name, one in listed.items()}
-        return {
-            name: replace(
-                one, photos=[one.photos[row * len(one.photos) // shares[name]] for row in range(shares[name])]
-            )
-            if len(listed) > 1
-            else one
-            for name, one in listed.items()
-        }
+        sampled = {}
+        for name, one in listed.items():
+            share = limit * one.inside // inside
+            sampled[name] = replace(one, photos=[one.photos[row * len(one.photos) // share] for row in range(share)])
+        return sampled
 
     @asynccontextmanager
     async def running(self) -> AsyncIterator[None]:
         """Run the threads and queues while inside; leave after all requests are answered."""
         async with AsyncExitStack() as stack:
             stack.callback(self.live.close)
-            self._decoders = await stack.enter_async_context(thread_pool(self.limits.decoders, "sareloc-decode"))
+            self._decoders = await stack.enter_async_context(thread_pool(self.config.decoders, "sareloc-decode"))
             for served in self.maps.values():
                 await stack.enter_async_context(served.additions.running())
             for queue in (self.queries, self.heatmaps, self.pairs):
@@ -150,9 +141,13 @@ class Service:
         Returns:
             The pairs; None if the map's photo has no local features and its file cannot be read.
         """
+        localizer = served.live.localizer
+        assert localizer is not None, "the map is verified"
 
-        def read(upload: ImageRecord) -> Pair:
-            return Pair(served.live, self._read_query(upload, [served.live.model.preprocess]), photo_id, file)
+        def read(upload: ImageRecord) -> Callable[[], InlierPairs | None]:
+            return partial(
+                localizer.inlier_pairs, self._read_query(upload, [localizer.model.preprocess]), photo_id, file
+            )
 
         (pairs,) = await self._process([upload], read, self.pairs)
         return pairs
@@ -171,7 +166,7 @@ class Service:
 
         def read(upload: ImageRecord) -> Addition:
             sizes = (self._resizing(served.live.model.preprocess), feature_size)
-            return read_addition(upload, position, sizes, self.limits.max_pixels, views)
+            return read_addition(upload, position, sizes, self.config.max_pixels, views)
 
         return await self._process(uploads, read, served.additions)
 
@@ -207,10 +202,10 @@ class Service:
     def _read_query(self, upload: ImageRecord, preprocesses: Iterable[Preprocess]) -> ReadImage:
         """A query, read once for models that resize images so; see `Query.photo`."""
         sizes: list[SizeRule] = [*map(self._resizing, preprocesses), feature_size]
-        return read_image(upload, sizes, cut=ViewOptions(), max_pixels=self.limits.max_pixels)
+        return read_image(upload, sizes, cut=ViewOptions(), max_pixels=self.config.max_pixels)
 
     def _read_heatmap_image(self, upload: ImageRecord) -> Image:
-        return decode(upload, size=self._heatmap_size, max_pixels=self.limits.max_pixels)
+        return decode(upload, size=self._heatmap_size, max_pixels=self.config.max_pixels)
 
     async def in_decoder(self, work: Callable[[], Result]) -> Result:
         """Call a function in one of the decoding threads; not if the caller is cancelled before one is free."""
@@ -221,18 +216,13 @@ class Service:
         job.add_done_callback(lambda _: loop.call_soon_threadsafe(self._free_decoders.release))
         return await asyncio.wrap_future(job)
 
-    async def in_turn(self, work: Callable[[], Result]) -> Result:
-        """Call a function about an uploaded photo by `in_decoder`, as one of the photos that `Limits.queue` bounds."""
-        with self.queries.reserve(1):
-            return await self.in_decoder(work)
-
     def model_size(self, preprocess: Preprocess, height: int, width: int) -> tuple[int, int]:
         """A model's size rule. Raises ArgumentError if the resized photo exceeds `Limits.model_pixels`."""
         size = preprocess.size(height, width)
-        if size[0] * size[1] > self.limits.model_pixels:
+        if size[0] * size[1] > self.config.model_pixels:
             raise ArgumentError(
                 f"the model would resize it to {size[0]} x {size[1]} px, more than "
-                f"{self.limits.model_pixels / 1e6:g} megapixels: send a smaller or less elongated photo"
+                f"{self.config.model_pixels / 1e6:g} megapixels: send a smaller or less elongated photo"
             )
         return size
 
