@@ -23,6 +23,7 @@ from tests.serve.running import running
 from sareloc.serve import ServeConfig, make_app
 
 EXAMPLES = 10
+PATIENCE_S = 300
 ROUTES = {
     ("post", "/localize"), ("post", "/inliers"), ("post", "/heatmap"), ("post", "/preview"),
     ("post", "/geotag"), ("get", "/map"),
@@ -80,7 +81,7 @@ def test_the_service_keeps_to_its_document(schema: BaseSchema, method: str, path
     @given(case=schema[path][method].as_strategy(mode))
     @settings(max_examples=EXAMPLES, phases=[Phase.generate], suppress_health_check=list(HealthCheck))
     def keeps_to_it(case: schemathesis.Case) -> None:
-        # any bytes are a valid body to the document, and seldom a photo
-        case.call_and_validate(headers=ALLOWED, excluded_checks=[positive_data_acceptance])
+        # any bytes are a valid body to the document, and seldom a photo; by default it waits 10 s, too few if busy
+        case.call_and_validate(headers=ALLOWED, excluded_checks=[positive_data_acceptance], timeout=PATIENCE_S)
 
     keeps_to_it()
