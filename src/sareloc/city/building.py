@@ -5,11 +5,12 @@ from __future__ import annotations
 import numpy as np
 
 from sareloc.arrays import Floats
-from sareloc.city.atlas import POSTERS, Atlas
+from sareloc.city.atlas import Atlas
 from sareloc.city.geometry import FACADE, Quads, join, make_quad
 from sareloc.city.lettering import FACES, SCRIPTS, make_word, pack
 from sareloc.city.plan import DEPTH_M, UP, House, Side, side_frame
 from sareloc.city.styles import SIGN_COLOURS, columns_of, linear, make_habits, shift_colour, weather_surface
+from sareloc.city.textures import POSTERS
 
 BLANK: dict[str, float] = {
     "kind": FACADE,

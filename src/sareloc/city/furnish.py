@@ -7,11 +7,12 @@ from dataclasses import dataclass, fields
 import numpy as np
 
 from sareloc.arrays import Floats
-from sareloc.city.atlas import CARS, Atlas
+from sareloc.city.atlas import Atlas
 from sareloc.city.geometry import Quads, join, make_quad
 from sareloc.city.plan import PARK, PLAZA, Streets
 from sareloc.city.sprites import PEOPLE, TREES
 from sareloc.city.styles import CAR_COLOURS, CLOTHES, SIGN_COLOURS, linear, shift_colour
+from sareloc.city.textures import CARS
 
 QUADS_PER_CAR = 10
 
