@@ -86,6 +86,16 @@ def mix(p: Tensor, q: Tensor, share: Tensor) -> Tensor:
     return torch.lerp(p, q, share)
 
 
+def less(distance: Tensor, limit: Tensor | float, soft: Tensor) -> Tensor:
+    """The fraction of a pixel where distance < limit; `soft`: the pixel's footprint."""
+    return ((limit - distance) / soft + 0.5).clamp(0, 1)
+
+
+def from_multiple(x: Tensor, period: Tensor | float) -> Tensor:
+    """The distance of x from the nearest multiple of a period."""
+    return ((x / period) - (x / period).round()).abs() * period
+
+
 def pick(table: Tensor, index: Tensor) -> Tensor:
     """Entries of a vector in the shape of `index`."""
     return table.index_select(0, index.reshape(-1)).view(index.shape)

@@ -14,7 +14,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from sareloc.city.atlas import mix, pick, smooth
+from sareloc.city.atlas import less, mix, pick, smooth
 from sareloc.city.camera import expose, through_lens
 from sareloc.city.geometry import COLUMN, FACADE, Poses, axes, focal_px
 from sareloc.city.moment import Moment
@@ -120,16 +120,14 @@ def _lay(air: Air, rows: Tensor, used: Tensor, column: Tensor, row: Tensor, colo
     a = mix(a, 1 - a, mirrored)
     x, y = a.clamp(0.004, 0.996), (1 - b).clamp(0.004, 0.996)
     # every tree is bent and thinned by its own part of the noise; its foot stays where it is
-    noise, seed, grown = torch.full_like(x, air.scene.page["noise"], dtype=torch.int32), c[12], c[13]
-    broad, other, middle = air.scene.pages.fetch(
-        noise, 0.25 * x + seed, 0.25 * y + 7.3 * seed, 0.25 * fa, 0.25 * fb, (0, 1, 2)
-    )
+    seed, grown = c[12], c[13]
+    broad, other, middle = air.noise(0.25 * x + seed, 0.25 * y + 7.3 * seed, 0.25 * fa, 0.25 * fb, (0, 1, 2))
     x = (x + grown * (1 - y) * (broad - 0.5) * 0.25).clamp(0.004, 0.996)
     y = (y + grown * (1 - y) * (other - 0.5) * 0.2).clamp(0.004, 0.996)
     shade, second, third, opacity = air.scene.pages.fetch(page.expand_as(x), x, y, fa, fb)
     shade = shade * (1 + grown * (middle - 0.5) * 1.3)
     opacity = opacity * (1 - grown * second * smooth((0.29 - middle) * 9))
-    inside = ((0.5 - (a - 0.5).abs()) / fa + 0.5).clamp(0, 1) * ((0.5 - (b - 0.5).abs()) / fb + 0.5).clamp(0, 1)
+    inside = less((a - 0.5).abs(), 0.5, fa) * less((b - 0.5).abs(), 0.5, fb)
     ahead = c[0] + c[1] * column + c[2] * row > 1e-4
     alpha = opacity * inside * ((depth - t) * 4 + 0.5).clamp(0, 1) * ahead * used[..., None]
     first, rest = shade * (1 - second - third), (shade * second, shade * third)

@@ -163,6 +163,11 @@ class Air:
         """(3, 1, 1) a constant colour."""
         return self.scene.palette[name]
 
+    def noise(self, x: Tensor, y: Tensor, soft_x: Tensor, soft_y: Tensor, channels: tuple[int, ...]) -> list[Tensor]:
+        """Channels of the page of noise, see `Pages.fetch`."""
+        page = torch.full_like(x, self.scene.page["noise"], dtype=torch.int32)
+        return self.scene.pages.fetch(page, x, y, soft_x, soft_y, channels)
+
 
 @dataclass(frozen=True, eq=False)
 class Hit:
@@ -203,9 +208,14 @@ class Light:
         return self.sun + self.rest
 
 
+def dot(v: Vector, w: Vector | Tensor) -> Tensor:
+    """The dot product of two vectors."""
+    return v[0] * w[0] + v[1] * w[1] + v[2] * w[2]
+
+
 def length(v: Vector) -> Tensor:
     """The length of a vector."""
-    return (v[0] * v[0] + v[1] * v[1] + v[2] * v[2]).sqrt()
+    return dot(v, v).sqrt()
 
 
 def fields_at(air: Air, x: Tensor, y: Tensor) -> list[Tensor]:
@@ -220,8 +230,7 @@ def light_on(air: Air, hit: Hit, normal: Vector) -> Light:
     nx, ny, nz = normal
     # Walls sample the fields in front of them, so that a house does not shade its own facade.
     shadow, trees, lamps, open_sky = fields_at(air, hit.x + 1.6 * nx, hit.y + 1.6 * ny)
-    sx, sy, sz = air.sun_direction
-    facing = (nx * sx + ny * sy + nz * sz).clamp(min=0)
+    facing = dot(normal, air.sun_direction).clamp(min=0)
     seen = ((hit.z - shadow) * 1.1 + 1).clamp(0, 1)
     under_crowns = (2 - hit.z / 4).clamp(0, 1)
     sky = mix(open_sky, torch.ones_like(open_sky), (hit.z / 18.0).clamp(0, 1)) * (0.72 + 0.28 * nz)
@@ -238,30 +247,28 @@ def through_air(air: Air, colour: Tensor, away: Tensor) -> Tensor:
 
 def shade_sky(air: Air, ray: Vector, soft: Tensor) -> Tensor:
     """Colours (3, B, n) of rays above the horizon; `soft`: angle of a pixel in radians."""
-    x, y, z = (part / length(ray) for part in ray)
+    size = length(ray)
+    x, y, z = (part / size for part in ray)
     up = z.clamp(min=0)
     colour = mix(air.horizon, air.zenith, smooth(up * 1.5).sqrt())
     # Clouds are on a horizontal plane: the lower a ray, the farther its intersection.
     far = 0.055 / (up + 0.12)
     drift = air.sun_direction[0] * 3.7 + air.cloud * 11.0
-    page = torch.full_like(x, air.scene.page["noise"], dtype=torch.int32)
     spread = soft * far * far * 20.0
-    broad, other, middle = air.scene.pages.fetch(page, x * far + drift, y * far, spread, spread, (0, 1, 2))
+    broad, other, middle = air.noise(x * far + drift, y * far, spread, spread, (0, 1, 2))
     cover = smooth((0.55 * broad + 0.3 * other + 0.25 * middle - 0.83 + 0.75 * air.cloud) * 3.2)
     white = air.horizon * 0.55 + 0.35 * air.sun + air.ambient * 0.35
     white = white * (0.72 + 0.5 * middle - 0.35 * other * air.cloud)
     colour = mix(colour, white, cover * (0.85 - 0.25 * smooth(1 - up * 5)))
-    sx, sy, sz = air.sun_direction
-    towards = (x * sx + y * sy + z * sz).clamp(0, 1)
-    glow = towards.square().square()
+    glow = dot((x, y, z), air.sun_direction).clamp(0, 1).square().square()
     disc = glow.square().square().square().square()
     sun: Tensor = air.sun * ((0.9 * disc + 0.18 * glow) * (1 - 0.8 * cover))
     return colour + sun
 
 
-def reflected(air: Air, hit: Hit, tilt: Tensor) -> Tensor:
+def reflected(air: Air, ray: Vector, tilt: float = 0.0) -> Tensor:
     """The reflection in a vertical pane: the sky, and below the roofs the houses opposite."""
-    up = hit.ray[2] / length(hit.ray) + tilt
+    up = ray[2] / length(ray) + tilt
     sky = mix(air.horizon, air.zenith, up.clamp(0, 1))
     houses = air.ambient * 0.2 + air.sun * 0.09
     return mix(houses, sky, smooth((up - 0.22) * 5.0))
