@@ -171,7 +171,7 @@ def _texel(x: Tensor, size: Tensor) -> tuple[Tensor, Tensor]:
     return left.to(torch.int32) & (size - 1), at - left
 
 
-def field_at(fields: list[Tensor], shape: tuple[int, int], layer: Tensor, x: Tensor, y: Tensor) -> list[Tensor]:
+def field_at(fields: list[Tensor], shape: tuple[int, ...], layer: Tensor, x: Tensor, y: Tensor) -> list[Tensor]:
     """Bilinear values of fields (layers * rows * columns,) at x, y in cells from the grid's corner, clamped to it."""
     rows, columns = shape
     x, y = (x - 0.5).clamp(0, columns - 1.001), (y - 0.5).clamp(0, rows - 1.001)

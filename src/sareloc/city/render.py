@@ -30,10 +30,11 @@ from sareloc.city.raster import (
     tile_lists,
     two_nearest,
 )
-from sareloc.city.scene import Air, Scene, fields_at, make_scene, through_air, usable
+from sareloc.city.scene import Air, Scene, fields_at, make_scene, through_air
 from sareloc.city.shaders import View, facade_pixels, ground_pixels, panel_pixels, ray_through, sky_pixels
 from sareloc.city.town import Town
 from sareloc.errors import ArgumentError
+from sareloc.models.preprocess import TORCH_DEVICES, find_device
 
 SPRITES_PER_VIEW, SPRITES_PER_TILE = 96, 8
 NEAREST_M = 1.6
@@ -262,7 +263,7 @@ def draw(
         device: where to render.
     """
     if not len(poses):
-        return torch.empty(0, 3, height, width, dtype=torch.uint8, device=usable(device))
+        return torch.empty(0, 3, height, width, dtype=torch.uint8, device=find_device(device, TORCH_DEVICES))
     scene, poses = scene_of(town, poses, moments, device)
     return draw_scene(scene, poses, height, width)
 
