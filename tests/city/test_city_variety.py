@@ -11,10 +11,10 @@ import pytest
 import torch
 
 from sareloc.city import draw, make_town
-from sareloc.city.camera import through_lens
 from sareloc.city.furnish import make_sprite
 from sareloc.city.geometry import COLUMN, FACADE, Quads
 from sareloc.city.lettering import FIRST_SYMBOL, GLYPHS, LONGEST, make_word, pack
+from sareloc.city.render import through_lens
 from sareloc.city.shaders import letter_at
 from sareloc.city.styles import STYLES, make_habits, shift_colour, vary, weather_surface
 
