@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import replace
+from dataclasses import asdict, replace
 from itertools import combinations
 from types import SimpleNamespace
 
@@ -11,12 +11,12 @@ import pytest
 import torch
 
 from sareloc.city import draw, make_town
-from sareloc.city.camera import through_lens
 from sareloc.city.furnish import make_sprite
 from sareloc.city.geometry import COLUMN, FACADE, Quads
 from sareloc.city.lettering import FIRST_SYMBOL, GLYPHS, LONGEST, make_word, pack
+from sareloc.city.render import through_lens
 from sareloc.city.shaders import letter_at
-from sareloc.city.styles import STYLES, columns_of, make_habits, shift_colour, vary, weather_surface
+from sareloc.city.styles import STYLES, make_habits, shift_colour, vary, weather_surface
 
 HEIGHT, WIDTH = 120, 160
 ROW, FLOORS, FRONT_M = 4, 3, 16.0
@@ -25,7 +25,7 @@ ROW, FLOORS, FRONT_M = 4, 3, 16.0
 def front(seed, style="brick terrace"):
     """A wall of 16 x 12 m with four columns of windows, far from everything; its surface depends on the seed alone."""
     rng, kind = np.random.default_rng(seed), STYLES[style]
-    look = columns_of(weather_surface(rng, kind.brick, kind.ashlar, FRONT_M), make_habits(rng, kind))
+    look = asdict(weather_surface(rng, kind.brick, kind.ashlar, FRONT_M)) | asdict(make_habits(rng, kind))
     named = {
         "kind": FACADE, "width": FRONT_M, "height": 12.0, "normal_y": -1.0, "bays": ROW, "cells": ROW, "ground": 3.0,
         "floor": 3.0, "floors": FLOORS, "window": 0.55, "sill": 0.8, "head": 2.4, "panes_u": 2, "panes_v": 2,

@@ -77,12 +77,16 @@ class Comparisons:
         )
 
 
-def shown_together(place_map: PlaceMap, compared: Comparisons) -> Bools:
-    """Whether the photos of each comparison (n,) are within 50 m of each other and show the same thing."""
+def metres_apart(place_map: PlaceMap, compared: Comparisons) -> Floats:
+    """The distance (n,) in metres between the photos of each comparison of photos of a map."""
     rows, others = (np.searchsorted(place_map.ids, ids) for ids in (compared.query, compared.photo))
     metres = place_map.positions.metres
-    near = np.linalg.norm(metres[rows] - metres[others], axis=1) <= NEAR_M
-    return np.asarray(near & (compared.inliers >= VERIFIED_INLIERS))
+    return np.asarray(np.linalg.norm(metres[rows] - metres[others], axis=1))
+
+
+def shown_together(place_map: PlaceMap, compared: Comparisons) -> Bools:
+    """Whether the photos of each comparison (n,) are within 50 m of each other and show the same thing."""
+    return (metres_apart(place_map, compared) <= NEAR_M) & (compared.inliers >= VERIFIED_INLIERS)
 
 
 def check_features(place_map: PlaceMap) -> None:
@@ -127,11 +131,13 @@ def compare_photos(
         return _compare(place_map, verifier, photo_id, features, vector[0], rows, np.isin(rows, near[row]), temperature)
 
     name = hashlib.sha256(place_map.ids.tobytes() + str(place_map.manifest.map_id).encode()).hexdigest()[:16]
-    return _all_rows(compare, len(place_map), name, folder, progress)
+    return Comparisons(
+        **in_chunks(lambda rows: _all(compare, rows).arrays(), len(place_map), name, folder, "compare", progress)
+    )
 
 
 def compare_queries(
-    place_map: PlaceMap, verifier: Verifier, queries: Sequence[Encoded], temperature: float, *, progress: bool = True
+    place_map: PlaceMap, verifier: Verifier, queries: Sequence[Encoded], temperature: float
 ) -> Comparisons:
     """Compare photos without positions, whose rows are the `query` of the result, with those of the map most like them.
 
@@ -140,7 +146,6 @@ def compare_queries(
         verifier: of the map.
         queries: the photos, with local features.
         temperature: of the map's calibration.
-        progress: show a progress bar, on a terminal.
     """
 
     def compare(row: int) -> Comparisons:
@@ -148,18 +153,10 @@ def compare_queries(
         assert features is not None
         found = place_map.search(queries[row].vector[None], PREFILTERED)
         rows = np.searchsorted(place_map.ids, np.sort(found.ids[0]))
-        return _compare(
-            place_map,
-            verifier,
-            row,
-            features,
-            queries[row].vector,
-            rows,
-            np.zeros(len(rows), dtype=np.bool_),
-            temperature,
-        )
+        nowhere = np.zeros(len(rows), dtype=np.bool_)
+        return _compare(place_map, verifier, row, features, queries[row].vector, rows, nowhere, temperature)
 
-    return _all_rows(compare, len(queries), "", None, progress)
+    return _all(compare, range(len(queries)))
 
 
 def _compare(
@@ -183,15 +180,6 @@ def _compare(
     return Comparisons(np.full(len(chosen), query), ids[chosen], distances[chosen], found.inliers, found.planar)
 
 
-def _all_rows(
-    compare: Callable[[int], Comparisons], count: int, name: str, folder: Path | None, progress: bool
-) -> Comparisons:
-    """The comparisons of all rows, see `in_chunks`."""
-    threads = single_threads("compare", os.getpid())
-
-    def compute(rows: range) -> Arrays:
-        return Comparisons.join(list(threads.map(compare, rows))).arrays()
-
-    return Comparisons.join(
-        [Comparisons(**part) for part in in_chunks(compute, count, name, folder, "compare", progress)]
-    )
+def _all(compare: Callable[[int], Comparisons], rows: range) -> Comparisons:
+    """The comparisons of some rows, in several threads."""
+    return Comparisons.join(list(single_threads("compare", os.getpid()).map(compare, rows)))

@@ -76,7 +76,7 @@ def recall_answers(queries: Queries, database: Vectors, adaptation: Adaptation |
     before = first_right(queries, database)
     if adaptation is None:
         return Answers(queries.cells, before, before)
-    adapted = Queries(adaptation(queries.vectors), queries.positives, queries.ignored, queries.cells)
+    adapted = replace(queries, vectors=adaptation(queries.vectors))
     return Answers(queries.cells, before, first_right(adapted, adaptation(database)))
 
 

@@ -20,6 +20,7 @@ from sareloc.adapt.compare import (
     Comparisons,
     check_features,
     compare_photos,
+    metres_apart,
     shown_together,
 )
 from sareloc.arrays import Bools, Ints
@@ -175,9 +176,7 @@ def find_suspicious(place_map: PlaceMap, compared: Comparisons, calibration: Cal
 
 def look_alike_inliers(place_map: PlaceMap, compared: Comparisons) -> float:
     """The most inliers with a photo more than 100 m away that four of five photos do not exceed."""
-    rows, others = (np.searchsorted(place_map.ids, ids) for ids in (compared.query, compared.photo))
-    metres = place_map.positions.metres
-    far = np.linalg.norm(metres[rows] - metres[others], axis=1) > FAR_M
+    far = metres_apart(place_map, compared) > FAR_M
     photos, number = np.unique(compared.query, return_inverse=True)
     most = np.zeros(len(photos))
     np.maximum.at(most, number[far], compared.inliers[far])

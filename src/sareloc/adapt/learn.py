@@ -67,7 +67,7 @@ class Queries:
         return len(self.vectors)
 
 
-def within_scatter(kinds: Sequence[Pairs], weigh: Step | None = None, dim: int = 0) -> Floats:
+def within_scatter(kinds: Sequence[Pairs], weigh: Step, dim: int) -> Floats:
     """W (D, D): the mean over kinds of the weighted mean of `(a - b)(a - b)^T / 2`; kinds without pairs are left out.
 
     Args:
@@ -77,7 +77,7 @@ def within_scatter(kinds: Sequence[Pairs], weigh: Step | None = None, dim: int =
     """
     scatters = []
     for pairs in (kind for kind in kinds if len(kind)):
-        a, b = (one if weigh is None else unit_vectors(weigh(one, dim)) for one in (pairs.a, pairs.b))
+        a, b = (unit_vectors(weigh(one, dim)) for one in (pairs.a, pairs.b))
         apart = (a - b).astype(np.float64)
         scatters.append((apart * pairs.weights[:, None]).T @ apart / (2 * pairs.weights.sum()))
     return np.asarray(np.mean(scatters, axis=0))

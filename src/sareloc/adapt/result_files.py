@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import io
 import zipfile
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from pathlib import Path
 
 import numpy as np
@@ -19,11 +19,11 @@ LARGEST_BYTES = 2**28  # of a file
 
 def in_chunks(
     compute: Callable[[range], Arrays], count: int, name: str, folder: Path | None, title: str, progress: bool
-) -> list[Arrays]:
-    """The results for `count` rows, some rows at a time; those that are in files of the folder are read.
+) -> Arrays:
+    """The results for `count` rows, computed some rows at a time; those that are in files of the folder are read.
 
     Args:
-        compute: gives the results for some rows.
+        compute: gives the results for some rows, which may be none: arrays by name, to be joined along the first axis.
         count: of rows.
         name: of what the results are computed from; files of another name are not used.
         folder: where files are kept; None: nowhere.
@@ -32,11 +32,12 @@ def in_chunks(
     """
     parts = []
     with tqdm(total=count, desc=title, unit="photo", disable=None if progress else True) as bar:
-        for rows in _chunks(count):
+        for first in range(0, max(count, 1), CHUNK):
+            rows = range(first, min(first + CHUNK, count))
             file = None if folder is None else folder / f"{name}-{rows.start:08d}.npz"
             parts.append(load_or_compute(file, compute, rows))
             bar.update(len(rows))
-    return parts
+    return {key: np.concatenate([part[key] for part in parts]) for key in parts[0]}
 
 
 def load_or_compute(file: Path | None, compute: Callable[[range], Arrays], rows: range) -> Arrays:
@@ -54,8 +55,3 @@ def load_or_compute(file: Path | None, compute: Callable[[range], Arrays], rows:
     with replacing(file) as beside:
         beside.write_bytes(content.getvalue())
     return found
-
-
-def _chunks(count: int) -> Iterator[range]:
-    for first in range(0, count, CHUNK):
-        yield range(first, min(first + CHUNK, count))

@@ -12,7 +12,7 @@ from pathlib import Path
 import numpy as np
 import torch
 
-from sareloc.adapt.compare import Comparisons, compare_queries, shown_together
+from sareloc.adapt.compare import Comparisons, compare_queries, metres_apart, shown_together
 from sareloc.adapt.learn import Pairs, Queries
 from sareloc.adapt.result_files import Arrays, in_chunks
 from sareloc.arrays import Floats, Image, Ints, Vectors
@@ -70,15 +70,8 @@ def verified_pairs(localizer: Localizer, compared: Comparisons, left_out: Ints) 
 
 def look_alikes(localizer: Localizer, compared: Comparisons) -> int:
     """How many compared pairs look alike, are more than 100 m apart, and are refuted: fewer than 15 inliers."""
-    place_map = localizer.place_map
-    rows, others = (np.searchsorted(place_map.ids, ids) for ids in (compared.query, compared.photo))
-    away = np.linalg.norm(place_map.positions.metres[rows] - place_map.positions.metres[others], axis=1)
+    away = metres_apart(localizer.place_map, compared)
     return int(((away > FAR_M) & (compared.inliers < SURE_INLIERS)).sum())
-
-
-def relit_rows(localizer: Localizer) -> Ints:
-    """The rows of the photos of the map that are relit."""
-    return spread(len(localizer.place_map), RELIT)
 
 
 def relight_photos(localizer: Localizer, rows: Ints, seed: int) -> Iterator[ReadImage | PhotoError]:
@@ -102,7 +95,7 @@ def _relit(pixels: Image, seed: tuple[int, int]) -> Image:
 
 def relit_vectors(localizer: Localizer, seed: int, folder: Path | None, progress: bool) -> tuple[Ints, Vectors]:
     """Rows (n,) of photos of the map that can be read, and the search vectors (n, D) of their relit copies."""
-    rows = relit_rows(localizer)
+    rows = spread(len(localizer.place_map), RELIT)
 
     def compute(some: range) -> Arrays:
         read = list(zip(rows[some].tolist(), relight_photos(localizer, rows[some], seed), strict=True))
@@ -115,8 +108,8 @@ def relit_vectors(localizer: Localizer, seed: int, folder: Path | None, progress
         }
 
     name = f"relit{RELIT_TIMES}-{localizer.vector_space}-{seed}-{len(localizer.place_map)}"
-    parts = in_chunks(compute, len(rows), name, folder, "relight", progress)
-    return np.concatenate([part["rows"] for part in parts]), np.concatenate([part["vectors"] for part in parts])
+    found = in_chunks(compute, len(rows), name, folder, "relight", progress)
+    return found["rows"], found["vectors"]
 
 
 def place_photos(localizer: Localizer, photos: Sequence[Path], folder: Path | None, progress: bool) -> Placed:
@@ -147,11 +140,9 @@ def place_photos(localizer: Localizer, photos: Sequence[Path], folder: Path | No
 
     name = hashlib.sha256("\n".join(f"{os.path.abspath(photo)} {_size(photo)}" for photo in photos).encode())
     title = f"placed-{localizer.vector_space}-{len(localizer.place_map)}-{name.hexdigest()[:12]}"
-    parts = in_chunks(compute, len(photos), title, folder, "place", progress)
-    rows = np.concatenate([np.zeros(0, dtype=np.int64), *(part.pop("rows") for part in parts)])
-    vectors = np.concatenate([np.zeros((0, dim), dtype=np.float32), *(part.pop("vectors") for part in parts)])
-    compared = Comparisons.join([Comparisons(**part) for part in parts])
-    return _placed(localizer, photos, rows, vectors, compared)
+    found = in_chunks(compute, len(photos), title, folder, "place", progress)
+    rows, vectors = found.pop("rows"), found.pop("vectors")
+    return _placed(localizer, photos, rows, vectors, Comparisons(**found))
 
 
 def _size(photo: Path) -> int:

@@ -7,7 +7,7 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
-from sareloc.city.atlas import hashed, mix, smooth, thirds, unit
+from sareloc.city.atlas import hashed, less, mix, smooth, thirds, unit
 from sareloc.city.scene import Air, Paint
 
 
@@ -62,8 +62,7 @@ class Bay:
 
 def within(distance: Tensor, half: Tensor, soft: Tensor, period: Tensor) -> Tensor:
     """The fraction of a pixel nearer than `half`; that of all pixels where it covers several periods."""
-    inside = ((half - distance.abs()) / soft + 0.5).clamp(0, 1)
-    return mix(inside, (2 * half / period).clamp(0, 1), several(soft, period))
+    return mix(less(distance.abs(), half, soft), (2 * half / period).clamp(0, 1), several(soft, period))
 
 
 def several(soft: Tensor, period: Tensor) -> Tensor:

@@ -2,14 +2,17 @@
 
 from __future__ import annotations
 
+from dataclasses import asdict
+
 import numpy as np
 
 from sareloc.arrays import Floats
-from sareloc.city.atlas import POSTERS, Atlas
+from sareloc.city.atlas import Atlas
 from sareloc.city.geometry import FACADE, Quads, join, make_quad
 from sareloc.city.lettering import FACES, SCRIPTS, make_word, pack
 from sareloc.city.plan import DEPTH_M, UP, House, Side, side_frame
-from sareloc.city.styles import SIGN_COLOURS, columns_of, linear, make_habits, shift_colour, weather_surface
+from sareloc.city.styles import SIGN_COLOURS, linear, make_habits, shift_colour, weather_surface
+from sareloc.city.textures import POSTERS
 
 BLANK: dict[str, float] = {
     "kind": FACADE,
@@ -156,10 +159,10 @@ def make_house_quads(rng: np.random.Generator, houses: list[House], atlas: Atlas
 def _house(rng: np.random.Generator, house: House, atlas: Atlas) -> list[Quads]:
     style, front = house.style, house.sides[0]
     width = float(np.linalg.norm(side_frame(house, front.direction)[1]))
-    surface = columns_of(weather_surface(rng, style.brick, style.ashlar, width))
-    habits = columns_of(make_habits(rng, style))
+    surface = asdict(weather_surface(rng, style.brick, style.ashlar, width))
+    habits = asdict(make_habits(rng, style))
     quads = [_wall(rng, house, side, surface | {"seed": house.seed + side.direction}, habits) for side in house.sides]
-    quads += _roof(rng, house, surface | {"seed": house.seed}, atlas)
+    quads += _roof(rng, house, surface | {"seed": house.seed, "pipe": -9.0, "cable": -9.0}, atlas)
     for side in house.sides:
         if side.facade:
             quads += _cornice(rng, house, side, atlas)
@@ -219,7 +222,7 @@ def _gable(rng: np.random.Generator, house: House, surface: dict[str, float], pa
     corner, u, normal = side_frame(house, house.front)
     style, eaves = house.style, corner + house.height_m * UP
     rise = style.pitch * float(np.linalg.norm(u)) / 2 * UP
-    look = BLANK | surface | {"band": style.band, "floor": style.floor, "pipe": -9.0, "cable": -9.0}
+    look = BLANK | surface | {"band": style.band, "floor": style.floor}
     depth, over = DEPTH_M * normal, 0.3 * normal
     return [
         make_quad(eaves, u, rise, _colours(house), (0.5, 0.5), **look),
@@ -236,7 +239,7 @@ def _slope(rng: np.random.Generator, house: House, surface: dict[str, float], pa
     run = 3.2 / style.pitch if steep else DEPTH_M / 2
     rise, back = style.pitch * run * UP, -run * normal
     over = 0.06 * (rise + back)
-    look = BLANK | surface | {"pipe": -9.0, "cable": -9.0}
+    look = BLANK | surface
     quads = [
         _tiled(rng, eaves - over, u, rise + back + over, house, page),
         make_quad(eaves + back, -back, rise, _colours(house), (0.0, 1.0), **look),
@@ -261,7 +264,7 @@ def _dormer(house: House, surface: dict[str, float], at: Floats, along: Floats, 
         at - 0.65 * along - 0.35 * normal + 0.3 * UP, 1.3 * along, 1.9 * UP, _colours(house), kind=FACADE, bays=1,
         ground=house.height_m + 0.3, floor=1.9, floors=1, window=0.42, sill=0.3, head=1.65, panes_u=2, panes_v=2,
         surround=house.style.surround, arch=0.3,
-        **(surface | {"seed": house.seed + 7 + round(float(at.sum())), "pipe": -9.0, "cable": -9.0}),
+        **(surface | {"seed": house.seed + 7 + round(float(at.sum()))}),
     )  # fmt: skip
 
 

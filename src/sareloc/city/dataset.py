@@ -27,15 +27,16 @@ from tqdm import tqdm
 
 from sareloc.arrays import Floats, Ints
 from sareloc.arrays import Image as Pixels
-from sareloc.city.geometry import Poses, focal_px, join_poses, project
+from sareloc.city.geometry import Poses, focal_px, join, project
 from sareloc.city.moment import Moment
 from sareloc.city.render import draw_scene, scene_of
-from sareloc.city.scene import Scene, usable
+from sareloc.city.scene import Scene
 from sareloc.city.town import CAR_ANGLE, SIZES, SPLITS, Town, Views, make_town, make_views, split_seed
 from sareloc.datasets.places import PhotoSet, Places
 from sareloc.errors import ArgumentError, look_up
 from sareloc.files import write_atomically
 from sareloc.geo import Positions, wgs84_from_enu
+from sareloc.models.preprocess import TORCH_DEVICES, find_device
 from sareloc.photos import DIAGONAL_35MM, Geotag, exif_bytes, make_utm_name
 
 FACE_YAWS = np.deg2rad([0.0, -90.0, 180.0, 90.0, 0.0, 0.0])  # ahead, right, back, left, up, down
@@ -195,7 +196,7 @@ class CityPlaces:
     @property
     def poses(self) -> Poses:
         """The poses of the database, then of the queries."""
-        return join_poses([self.views.database, self.views.queries])
+        return join([self.views.database, self.views.queries])
 
 
 def city_places(seed: int, size: str = "small", split: str = "test") -> CityPlaces:
@@ -244,7 +245,7 @@ def draw_pixels(
         rows: only these images; default: all.
     """
     chosen = np.arange(len(city.poses)) if rows is None else np.asarray(rows, dtype=np.int64).reshape(-1)
-    images = torch.empty(len(chosen), 3, height, width, dtype=torch.uint8, device=usable(device))
+    images = torch.empty(len(chosen), 3, height, width, dtype=torch.uint8, device=find_device(device, TORCH_DEVICES))
     for where, drawn in draw_in_turn(city, chosen, height, width, device):
         images[torch.from_numpy(where).to(images.device)] = drawn
     return images

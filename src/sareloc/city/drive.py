@@ -71,10 +71,7 @@ class Route:
 
 def make_route(rng: np.random.Generator, streets: Streets, seconds: float) -> Route:
     """A route of at least `seconds` seconds; it starts at rest."""
-    corners = _corners(rng, streets, seconds * FASTEST_CRUISE)
-    xy, yaw, corner_at = _rounded(corners)
-    time_s, xy, yaw = _timed(rng, xy, yaw, corner_at)
-    return Route(xy, yaw, time_s)
+    return _timed(rng, *_rounded(_corners(rng, streets, seconds * FASTEST_CRUISE)))
 
 
 def junctions(streets: Streets) -> dict[Point, dict[Point, float]]:
@@ -166,10 +163,8 @@ def _rounded(corners: Floats) -> tuple[Floats, Floats, list[tuple[int, int]]]:
     return np.concatenate(xy), np.concatenate(yaw), arcs
 
 
-def _timed(
-    rng: np.random.Generator, xy: Floats, yaw: Floats, arcs: list[tuple[int, int]]
-) -> tuple[Floats, Floats, Floats]:
-    """Times, points and yaws of a drive: speed limits of straights and corners, acceleration, braking, stops."""
+def _timed(rng: np.random.Generator, xy: Floats, yaw: Floats, arcs: list[tuple[int, int]]) -> Route:
+    """The times of a drive: speed limits of straights and corners, acceleration, braking, stops."""
     limit = np.empty(len(xy))
     stops: dict[int, float] = {0: 0.0}
     straights = zip([0, *(last for _, last in arcs)], [*(first for first, _ in arcs), len(xy) - 1], strict=True)
@@ -193,7 +188,7 @@ def _timed(
     waited = np.zeros(len(rows))
     for i, pause in stops.items():
         waited[np.flatnonzero(rows == i)[1] :] += pause
-    return time_s[rows] + waited, xy[rows], yaw[rows]
+    return Route(xy[rows], yaw[rows], time_s[rows] + waited)
 
 
 CAMERA_HEIGHT_M, CAMERA_PITCH, CAMERA_ANGLE = 1.4, np.deg2rad(2.0), np.deg2rad(70.0)
@@ -409,7 +404,7 @@ def _write_video(
 
 def gpx_of(drive: Drive) -> bytes:
     """The track of a drive as GPX 1.1, one point per second."""
-    return gpx_of_track(Track(np.round(drive.track_times), drive.track_latlon)).encode()
+    return gpx_of_track(Track(drive.track_times, drive.track_latlon)).encode()
 
 
 def truth_of(drive: Drive) -> bytes:

@@ -10,7 +10,7 @@ from __future__ import annotations
 import torch
 from torch import Tensor
 
-from sareloc.city.atlas import hashed, mix, smooth, thirds, unit
+from sareloc.city.atlas import from_multiple, hashed, less, mix, smooth, thirds, unit
 from sareloc.city.bay import Bay, make_bay, several, within
 from sareloc.city.pane import shade_pane
 from sareloc.city.scene import Air, Hit, Light, Paint
@@ -64,7 +64,7 @@ def _closed(paint: Paint, bay: Bay) -> Tensor:
     luck = torch.where(bay.luck[2] < 0.3, bay.today[0], bay.chance[0])
     shut = (luck < paint.closed) * bay.plain
     down = bay.sill + (bay.head - bay.sill) * (bay.luck[0] < 0.5) * bay.chance[1] * 0.8
-    return shut * ((bay.r - down) / bay.soft_z + 0.5).clamp(0, 1)
+    return shut * less(down, bay.r, bay.soft_z)
 
 
 def _shutters(wall: Tensor, accent: Tensor, paint: Paint, bay: Bay) -> Tensor:
@@ -99,12 +99,11 @@ def _bars(bay: Bay, paint: Paint) -> Tensor:
         (bay.r - bay.sill, bay.head - bay.sill, bay.soft_z, mix(mix(paint.panes_v, one, renewed), one, bay.shop)),
     ):
         pane = (size / panes.clamp(min=1)).clamp(min=0.05)
-        near = ((x / pane) - (x / pane).round()).abs() * pane
-        clear = ((near - half) / soft + 0.5).clamp(0, 1)
+        clear = less(half, from_multiple(x, pane), soft)
         free = free * mix(clear, 1 - (2 * half / pane).clamp(0, 1), several(soft, pane))
     # a fanlight or a lower rail of its own
     rail = bay.sill + (bay.head - bay.sill) * (0.3 + 0.5 * bay.luck[1])
-    crossing = ((half - (bay.r - rail).abs()) / bay.soft_z + 0.5).clamp(0, 1) * (bay.luck[0] < 0.4)
+    crossing = less((bay.r - rail).abs(), half, bay.soft_z) * (bay.luck[0] < 0.4)
     return 1 - free * (1 - crossing * (1 - bay.door))
 
 
@@ -123,9 +122,7 @@ def _sun_in_reveal(air: Air, paint: Paint, bay: Bay) -> Tensor:
     nx, ny = paint.normal_x, paint.normal_y
     towards = (sx * nx + sy * ny).clamp(min=0.12)
     aside, above = REVEAL_M * (nx * sy - ny * sx) / towards, REVEAL_M * sz / towards
-    over: Tensor = ((bay.head - bay.r - above) / bay.soft_z + 0.5).clamp(0, 1)
-    beside: Tensor = ((bay.half - (bay.s + aside).abs()) / bay.soft_u + 0.5).clamp(0, 1)
-    return over * beside
+    return less(above, bay.head - bay.r, bay.soft_z) * less((bay.s + aside).abs(), bay.half, bay.soft_u)
 
 
 def _boxes(air: Air, colour: Tensor, lit: Tensor, paint: Paint, bay: Bay, surface: Wall) -> Tensor:
@@ -145,10 +142,10 @@ def _boxes(air: Air, colour: Tensor, lit: Tensor, paint: Paint, bay: Bay, surfac
         colour, paint.colour(2) * 0.7 * lit, here * bay.across(wide) * bay.up(bay.sill - 0.12, bay.sill + 0.03)
     )
     side = bay.s - bay.half * (third[1] - 0.5)
-    case = ((0.38 - side.abs()) / bay.soft_u + 0.5).clamp(0, 1) * bay.up(bay.sill - 0.78, bay.sill - 0.22)
+    case = less(side.abs(), 0.38, bay.soft_u) * bay.up(bay.sill - 0.78, bay.sill - 0.22)
     case = case * bay.plain * (1 - bay.low) * (third[2] < paint.cooler)
     away = (side + 0.08).square() + (bay.r - bay.sill + 0.5).square()
-    fan = 1 - 0.6 * ((0.042 - away) / (0.4 * bay.soft_u) + 0.5).clamp(0, 1)
+    fan = 1 - 0.6 * less(away, 0.042, 0.4 * bay.soft_u)
     return mix(colour, air.palette("metal") * lit * (fan * (0.7 + 0.5 * third[0])), case)
 
 
@@ -159,7 +156,7 @@ def _balcony(air: Air, colour: Tensor, lit: Tensor, paint: Paint, bay: Bay, surf
     third = thirds(hashed(bay.number + 11))
     here = bay.plain * (1 - bay.low) * floor * (third[0] < 0.85)
     high, gap = 0.85 + 0.25 * third[1], paint.rail
-    rail = ((0.16 * gap - ((bay.s / gap) % 1 - 0.5).abs() * gap) / bay.soft_u + 0.5).clamp(0, 1)
+    rail = less(((bay.s / gap) % 1 - 0.5).abs() * gap, 0.16 * gap, bay.soft_u)
     rail = mix(rail, torch.full_like(rail, 0.34), smooth(bay.soft_u / gap * 1.2))
     bars = torch.maximum(rail * bay.up(zero, high), bay.up(high - 0.06, high + 0.02))
     screen = (third[2] < 0.25).to(zero.dtype)

@@ -2,69 +2,19 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass, fields
+from dataclasses import dataclass
 
 import numpy as np
 
 from sareloc.arrays import Floats
-from sareloc.city.atlas import CARS, Atlas
-from sareloc.city.geometry import Quads, join, make_quad
+from sareloc.city.atlas import Atlas
+from sareloc.city.geometry import NOWHERE, Quads, Sprites, join, make_quad, make_sprite
 from sareloc.city.plan import PARK, PLAZA, Streets
 from sareloc.city.sprites import PEOPLE, TREES
 from sareloc.city.styles import CAR_COLOURS, CLOTHES, SIGN_COLOURS, linear, shift_colour
+from sareloc.city.textures import CARS
 
 QUADS_PER_CAR = 10
-
-
-@dataclass(frozen=True, eq=False)
-class Sprites:
-    """N sprites: flat images that always face the camera."""
-
-    foot: Floats
-    """(N, 3) position of the lower centre."""
-    size: Floats
-    """(N, 2) width and height in metres."""
-    page: Floats
-    """(N, 2) atlas page with and without leaves; equal except for trees."""
-    colours: Floats
-    """(N, 9) three linear colours."""
-    glow: Floats
-    """(N,) emission of the second colour at night."""
-    leafy: Floats
-    """(N,) 1 if the second colour is that of the season's leaves."""
-    seed: Floats
-    """(N,) in [0, 1): how the image of a tree or hedge is bent and thinned; no two are equal."""
-
-    def __len__(self) -> int:
-        return len(self.foot)
-
-
-def make_sprite(
-    foot: tuple[float, float],
-    size: tuple[float, float],
-    page: int,
-    colours: list[Floats],
-    *,
-    bare: int | None = None,
-    glow: float = 0.0,
-    leafy: bool = False,
-    seed: float = 0.0,
-) -> Sprites:
-    """One sprite on the ground."""
-    return Sprites(
-        np.array([[*foot, 0.0]]),
-        np.array([size], dtype=np.float64),
-        np.array([[page, page if bare is None else bare]], dtype=np.float64),
-        np.stack(colours).reshape(1, 9),
-        np.array([glow]),
-        np.array([float(leafy)]),
-        np.array([seed]),
-    )
-
-
-def join_sprites(parts: list[Sprites]) -> Sprites:
-    """All sprites of `parts` in order."""
-    return Sprites(*(np.concatenate([getattr(p, f.name) for p in parts]) for f in fields(Sprites)))
 
 
 @dataclass(frozen=True, eq=False)
@@ -134,7 +84,7 @@ def furnish(rng: np.random.Generator, streets: Streets, kerbs: list[Kerb], atlas
         parts += _litter(rng, kerb, iron, atlas)
     for row, column in np.argwhere(streets.block_kind != 0):
         parts += _open_block(rng, streets.block(row, column), int(streets.block_kind[row, column]), atlas)
-    return join_sprites(parts), np.array(lamps)
+    return join(parts), np.array(lamps)
 
 
 def _tree(rng: np.random.Generator, foot: tuple[float, float], atlas: Atlas) -> Sprites:
@@ -222,10 +172,9 @@ def make_traffic(
             if rng.random() < people:
                 foot = kerb.at(float(s + rng.uniform(-3, 3)), float(rng.uniform(0.5, max(0.8, kerb.pave - 0.6))))
                 walkers.append(_person(rng, foot, atlas))
-    hidden = (-1e4, -1e4)
-    pieces = pieces or _car(rng, hidden, np.array([1.0, 0.0]), atlas)
-    centres = centres or [hidden] * QUADS_PER_CAR
-    return join(pieces), np.array(centres), join_sprites(walkers or [_person(rng, hidden, atlas)])
+    pieces = pieces or _car(rng, NOWHERE, np.array([1.0, 0.0]), atlas)
+    centres = centres or [NOWHERE] * QUADS_PER_CAR
+    return join(pieces), np.array(centres), join(walkers or [_person(rng, NOWHERE, atlas)])
 
 
 def _person(rng: np.random.Generator, foot: tuple[float, float], atlas: Atlas) -> Sprites:

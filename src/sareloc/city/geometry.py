@@ -1,4 +1,4 @@
-"""Geometry of the scene: camera poses with pinhole projection, and quads, of which all solid objects are made.
+"""Geometry of the scene: camera poses with pinhole projection, and the quads and sprites of which objects are made.
 
 A quad is the set of points corner + a U + b V with 0 <= b <= 1 and lean_left b <= a <= 1 - lean_right b: a
 parallelogram, or with leans a trapezoid or a triangle. Its front side is where U x V points. `columns` are its material
@@ -7,12 +7,14 @@ parameters.
 
 from __future__ import annotations
 
-from dataclasses import dataclass, fields
+from dataclasses import dataclass, fields, replace
+from typing import TypeVar
 
 import numpy as np
 import numpy.typing as npt
 
 from sareloc.arrays import Floats, Ints
+from sareloc.city.styles import Habits, Surface
 
 
 @dataclass(frozen=True, eq=False)
@@ -41,11 +43,6 @@ class Poses:
         """The poses of these rows, in this order."""
         index = np.asarray(rows, dtype=np.int64).reshape(-1)
         return Poses(*(getattr(self, f.name)[index] for f in fields(Poses)))
-
-
-def join_poses(parts: list[Poses]) -> Poses:
-    """All poses of `parts` in order."""
-    return Poses(*(np.concatenate([getattr(p, f.name) for p in parts]) for f in fields(Poses)))
 
 
 def axes(poses: Poses) -> Floats:
@@ -82,6 +79,8 @@ def project(poses: Poses, points: npt.ArrayLike, height: int, width: int) -> Flo
         return np.stack([width / 2 + f * x / depth, height / 2 - f * y / depth, depth], axis=-1)
 
 
+NOWHERE = (-1e4, -1e4)
+"""A point on the plan that is too far away to be seen."""
 FACADE, PANEL = 0.0, 1.0
 COLUMNS = (
     "kind", "width", "height", "normal_x", "normal_y", "normal_z",
@@ -93,9 +92,7 @@ COLUMNS = (
     "bays", "ground", "floor", "floors", "window", "sill", "head", "arch", "panes_u", "panes_v",
     "surround", "shutter", "band", "pilaster", "balcony", "street_floor", "cells", "seed",
     # what no two houses share: their masonry and its age (`styles.Surface`), how their windows differ (`styles.Habits`)
-    "masonry", "course", "block", "bond", "tone", "joint", "mortar", "rough", "odd",
-    "stain_u", "stain_v", "stain_m", "grime", "streak", "patch", "plinth", "pipe", "cable",
-    "jitter", "wide", "blind", "attic", "frame", "painted", "renewed", "closed", "cloth", "flowers", "cooler", "rail",
+    *(field.name for part in (Surface, Habits) for field in fields(part)),
 )  # fmt: skip
 COLUMN = {name: i for i, name in enumerate(COLUMNS)}
 
@@ -136,6 +133,55 @@ def make_quad(
     return Quads(corner[None], u[None], v[None], np.array([lean], dtype=np.float64), row[None])
 
 
-def join(parts: list[Quads]) -> Quads:
-    """All quads of `parts` in order."""
-    return Quads(*(np.concatenate([getattr(p, f.name) for p in parts]) for f in fields(Quads)))
+@dataclass(frozen=True, eq=False)
+class Sprites:
+    """N sprites: flat images that always face the camera."""
+
+    foot: Floats
+    """(N, 3) position of the lower centre."""
+    size: Floats
+    """(N, 2) width and height in metres."""
+    page: Floats
+    """(N, 2) atlas page with and without leaves; equal except for trees."""
+    colours: Floats
+    """(N, 9) three linear colours."""
+    glow: Floats
+    """(N,) emission of the second colour at night."""
+    leafy: Floats
+    """(N,) 1 if the second colour is that of the season's leaves."""
+    seed: Floats
+    """(N,) in [0, 1): how the image of a tree or hedge is bent and thinned; no two are equal."""
+
+    def __len__(self) -> int:
+        return len(self.foot)
+
+
+def make_sprite(
+    foot: tuple[float, float],
+    size: tuple[float, float],
+    page: int,
+    colours: list[Floats],
+    *,
+    bare: int | None = None,
+    glow: float = 0.0,
+    leafy: bool = False,
+    seed: float = 0.0,
+) -> Sprites:
+    """One sprite on the ground."""
+    return Sprites(
+        np.array([[*foot, 0.0]]),
+        np.array([size], dtype=np.float64),
+        np.array([[page, page if bare is None else bare]], dtype=np.float64),
+        np.stack(colours).reshape(1, 9),
+        np.array([glow]),
+        np.array([float(leafy)]),
+        np.array([seed]),
+    )
+
+
+Rows = TypeVar("Rows", Poses, Quads, Sprites)
+
+
+def join(parts: list[Rows]) -> Rows:
+    """All poses, quads or sprites of `parts` in order."""
+    return replace(parts[0], **{f.name: np.concatenate([getattr(p, f.name) for p in parts]) for f in fields(parts[0])})

@@ -10,7 +10,7 @@ from __future__ import annotations
 import numpy as np
 from PIL import Image, ImageDraw, ImageFont
 
-from sareloc.arrays import Floats
+from sareloc.city.textures import SCALE, Page, shrink
 
 GLYPHS, CELL = 32, 32
 """Cells of a page, a power of two, and their width in pixels."""
@@ -19,7 +19,6 @@ LONGEST = 12
 PACKED = 4
 """Letters in one number: 5 bits each, which float32 represents exactly."""
 BLANK, FIRST_SYMBOL, SYMBOLS = 0, 27, 5
-SCALE = 3
 
 TRADES = (
     "CAFE", "BAR", "HOTEL", "BAKERY", "PHARMACY", "BOOKS", "BANK", "FLOWERS", "OPTICS", "MARKET", "TAILOR", "CINEMA",
@@ -42,7 +41,7 @@ SCRIPTS = 3
 """Faces of invented letters, for graffiti and some shops."""
 
 
-def make_faces() -> dict[str, Floats]:
+def make_faces() -> dict[str, Page]:
     """The pages (h, w, 4) of all faces by name (see `atlas`): "face 0" and on."""
     pages = [_page([_printed(chr(ord("A") + i), **face) for i in range(26)]) for face in FACES.values()]
     pages += [
@@ -83,7 +82,7 @@ Cell = tuple[Image.Image, Image.Image]
 """The weights of the second and of the third colour."""
 
 
-def _page(letters: list[Cell]) -> Floats:
+def _page(letters: list[Cell]) -> Page:
     blank = Image.new("L", (CELL * SCALE, 2 * CELL * SCALE), 0)
     cells = [(blank, blank), *letters, *((_symbol(i), blank) for i in range(SYMBOLS))]
     second, third = (
@@ -91,7 +90,7 @@ def _page(letters: list[Cell]) -> Floats:
     )
     third = third * (1 - second)
     stack = np.stack([np.ones_like(second), second, third, np.zeros_like(second)], axis=-1)
-    return np.asarray(stack.reshape(2 * CELL, SCALE, GLYPHS * CELL, SCALE, 4).mean((1, 3)))
+    return shrink(stack, SCALE, SCALE)
 
 
 def _printed(

@@ -7,7 +7,7 @@ the sun at elevation e in direction s, the shadow field is S(p) = max_k h(p + k 
 
 from __future__ import annotations
 
-from dataclasses import dataclass, fields
+from dataclasses import dataclass
 from datetime import UTC, datetime, timedelta
 
 import numpy as np
@@ -95,27 +95,6 @@ class Moment:
     r (1 + bend r^2)."""
     blur: float
     """Standard deviation of the camera's blur, as a fraction of the image's width."""
-
-    def row(self) -> Floats:
-        """The values for the shaders, in the order of `MOMENT_COLUMNS`."""
-        flat: list[float] = []
-        for field in fields(self):
-            if field.name not in ("seed", "time"):
-                flat += np.atleast_1d(getattr(self, field.name)).tolist()
-        return np.array(flat)
-
-
-def _columns() -> dict[str, slice]:
-    at, found = 0, {}
-    for field in fields(Moment):
-        if field.name not in ("seed", "time"):
-            width = 3 if field.type == "Colour" else 1
-            found[field.name] = slice(at, at + width)
-            at += width
-    return found
-
-
-MOMENT_COLUMNS = _columns()
 
 
 def make_moment(rng: np.random.Generator, kind: str, latitude_deg: float, rotation_rad: float) -> Moment:
@@ -216,16 +195,16 @@ def _colour(values: Floats) -> Colour:
     return r, g, b
 
 
-def grid_shape(extent: tuple[float, float]) -> tuple[int, int]:
+def grid_shape(extent: tuple[float, float]) -> tuple[int, ...]:
     """Rows and columns of the fields of a town with this extent."""
-    return tuple(int(np.ceil((e + 2 * MARGIN_M) / CELL_M)) for e in (extent[1], extent[0]))  # type: ignore[return-value]
+    return tuple(int(np.ceil((e + 2 * MARGIN_M) / CELL_M)) for e in reversed(extent))
 
 
 def _cell(metres: npt.ArrayLike) -> Floats:
     return np.asarray((np.asarray(metres, dtype=np.float64) + MARGIN_M) / CELL_M)
 
 
-def height_field(shape: tuple[int, int], boxes: Floats, heights: Floats) -> Floats:
+def height_field(shape: tuple[int, ...], boxes: Floats, heights: Floats) -> Floats:
     """Height of the houses in every cell; boxes (N, 4) x0, y0, x1, y1."""
     field = np.zeros(shape)
     for (x0, y0, x1, y1), height in zip(boxes, heights, strict=True):
@@ -236,7 +215,7 @@ def height_field(shape: tuple[int, int], boxes: Floats, heights: Floats) -> Floa
     return field
 
 
-def splat(shape: tuple[int, int], points: Floats, radius_m: npt.ArrayLike, power: float = 2.0) -> Floats:
+def splat(shape: tuple[int, ...], points: Floats, radius_m: npt.ArrayLike, power: float = 2.0) -> Floats:
     """The sum of radial kernels exp(-(d / radius)^power) at points (N, 2)."""
     field = np.zeros(shape)
     radii = np.broadcast_to(np.asarray(radius_m, dtype=np.float64), len(points))
@@ -274,26 +253,15 @@ def shadow_height(heights: Floats, sun_direction: tuple[float, float, float]) ->
     flat = float(np.hypot(x, y))
     tangent = z / max(flat, 1e-6)
     steps = int(min(heights.max() / tangent / CELL_M, 220))
-    shadow = heights.copy()
+    shadow, padded = heights.copy(), np.pad(heights, steps)
     for k in range(1, steps + 1):
-        dj, di = round(k * x / flat), round(k * y / flat)
-        moved = _shift(heights, di, dj) - k * CELL_M * tangent
+        i, j = steps + round(k * y / flat), steps + round(k * x / flat)
+        moved = padded[i : i + heights.shape[0], j : j + heights.shape[1]] - k * CELL_M * tangent
         np.maximum(shadow, moved, out=shadow)
     return _box_blur(_box_blur(shadow, 1, 0), 1, 1)
 
 
-def _shift(field: Floats, di: int, dj: int) -> Floats:
-    """field[i + di, j + dj], 0 outside."""
-    moved = np.zeros_like(field)
-    h, w = field.shape
-    if abs(di) < h and abs(dj) < w:
-        moved[max(0, -di) : h - max(0, di), max(0, -dj) : w - max(0, dj)] = field[
-            max(0, di) : h - max(0, -di), max(0, dj) : w - max(0, -dj)
-        ]
-    return moved
-
-
-def ground_shade(shape: tuple[int, int], moment: Moment, trees: Floats, crowns: Floats) -> Floats:
+def ground_shade(shape: tuple[int, ...], moment: Moment, trees: Floats, crowns: Floats) -> Floats:
     """The shade of trees (positions (N, 2), heights (N,)) on the ground, 0 to 1."""
     x, y, z = moment.sun_direction
     away = np.array([-x, -y]) / max(z, 0.2)

@@ -5,7 +5,7 @@ from __future__ import annotations
 import torch
 from torch import Tensor
 
-from sareloc.city.atlas import hashed, mix, smooth, thirds, unit
+from sareloc.city.atlas import hashed, less, mix, smooth, thirds, unit
 from sareloc.city.bay import Bay
 from sareloc.city.scene import Air, Hit, Light, Paint, length
 
@@ -39,19 +39,11 @@ def _curtains(paint: Paint, bay: Bay, tall: Tensor, third: tuple[Tensor, Tensor,
     """The coverage by curtains, a net or a blind, and the brightness of its folds."""
     kind = third[1]
     half_open = torch.where(third[2] < 0.4, bay.today[2], bay.chance[1])
-    aside = (bay.s.abs() - bay.half * (0.25 + 0.75 * half_open)) / bay.soft_u.clamp(min=0.02)
-    drawn = (aside + 0.5).clamp(0, 1) * (kind < 0.5)
-    one_side = ((bay.s * torch.sign(third[0] - 0.5) - bay.half * (1.6 * half_open - 0.8)) / bay.soft_u + 0.5).clamp(
-        0, 1
-    )
-    drawn = torch.maximum(drawn, one_side * (kind > 0.5) * (kind < 0.6))
-    net = (
-        ((bay.sill + tall * (0.3 + 0.4 * third[0]) - bay.r) / bay.soft_z + 0.5).clamp(0, 1)
-        * (kind > 0.4)
-        * (kind < 0.75)
-    )
-    down = bay.head - tall * (0.1 + 0.9 * half_open)
-    blind = ((bay.r - down) / bay.soft_z + 0.5).clamp(0, 1) * (kind > 0.7)
+    aside = less(bay.half * (0.25 + 0.75 * half_open), bay.s.abs(), bay.soft_u.clamp(min=0.02))
+    one_side = less(bay.half * (1.6 * half_open - 0.8), bay.s * torch.sign(third[0] - 0.5), bay.soft_u)
+    drawn = torch.maximum(aside * (kind < 0.5), one_side * (kind > 0.5) * (kind < 0.6))
+    net = less(bay.r, bay.sill + tall * (0.3 + 0.4 * third[0]), bay.soft_z) * (kind > 0.4) * (kind < 0.75)
+    blind = less(bay.head - tall * (0.1 + 0.9 * half_open), bay.r, bay.soft_z) * (kind > 0.7)
     cloth = torch.maximum(torch.maximum(drawn, 0.7 * net), blind) * (third[0] < paint.cloth) * (1 - bay.shop)
     fine = 1 - smooth(bay.soft_u * 16 - 0.3)
     folds = torch.sin(bay.s * (22 + 30 * third[2]) + 6 * third[0]) * (kind < 0.75)
@@ -80,8 +72,8 @@ def _goods(bay: Bay) -> Tensor:
     h = hashed(box, shelf, bay.number)
     first, second, third = thirds(h)
     tall = rise * (0.2 + 0.65 * first)
-    inside = ((wide * (0.2 + 0.28 * second) - (along - box - 0.5).abs() * wide) / bay.soft_u + 0.5).clamp(0, 1)
-    inside = inside * ((tall - (bay.r - shelf * rise)) / bay.soft_z + 0.5).clamp(0, 1)
+    inside = less((along - box - 0.5).abs() * wide, wide * (0.2 + 0.28 * second), bay.soft_u)
+    inside = inside * less(bay.r - shelf * rise, tall, bay.soft_z)
     tone = (0.15 + 0.85 * third) * (unit(hashed(h)) < 0.8)
     return mix(inside * tone, torch.full_like(tone, 0.25), smooth(bay.soft_u / wide * 1.4 - 0.5)) * (shelf < 3)
 

@@ -60,7 +60,7 @@ def make_streets(rng: np.random.Generator, wanted_m: float) -> Streets:
     """Streets with a total length of about `wanted_m` metres, at least around one block."""
     wanted_m = max(wanted_m, SMALLEST_M)
     rows = max(1, round((wanted_m / 124.0) ** 0.5 - 0.5))
-    columns = min(range(1, 99), key=lambda c: abs(_rough_length(rows, c) - wanted_m))
+    columns = min(range(1, 99), key=lambda c: abs((rows + 1) * c * 63.0 + rows * (c + 1) * 61.0 - wanted_m))
     depths = rng.uniform(50, 72, rows)
     spans = rng.uniform(48, 78, (rows, columns))
     width = float(spans.sum(1).mean())
@@ -77,10 +77,6 @@ def make_streets(rng: np.random.Generator, wanted_m: float) -> Streets:
     kind = rng.choice([BUILT, PARK, PLAZA], size=(rows, columns), p=[0.88, 0.07, 0.05])
     kind[0, 0] = BUILT  # a town of one block has houses on it
     return Streets(long_y, long_road, long_pave, cross_x, cross_road, cross_pave, kind.astype(np.int64))
-
-
-def _rough_length(rows: int, columns: int) -> float:
-    return (rows + 1) * columns * 63.0 + rows * (columns + 1) * 61.0
 
 
 def _profiles(rng: np.random.Generator, shape: tuple[int, ...], wide_share: float) -> tuple[Floats, Floats]:
@@ -112,6 +108,7 @@ def ground_tables(streets: Streets) -> tuple[Floats, Floats]:
     return by_y, by_xy
 
 
+Colours = tuple[str, str, str, str]
 DEPTH_M = 12.0
 SOUTH, EAST, NORTH, WEST = range(4)
 NORMALS = ((0.0, -1.0), (1.0, 0.0), (0.0, 1.0), (-1.0, 0.0))
@@ -140,7 +137,7 @@ class House:
     """Height of the ground floor."""
     shop: bool
     gable: bool
-    colours: tuple[str, str, str, str]
+    colours: Colours
     """Wall, trim, accent, roof."""
     sides: tuple[Side, ...]
     seed: int
@@ -164,14 +161,32 @@ def side_frame(house: House, direction: int) -> tuple[Floats, Floats, Floats]:
 
 @dataclass(frozen=True)
 class _Row:
-    """A strip of lots: its first corner, direction along the street, front side, and whether its ends are corners."""
+    """A strip of lots: its first corner, front side, and whether its ends are corners; it runs to the left along the
+    street, as seen from the houses."""
 
     origin: tuple[float, float]
-    along: tuple[float, float]
     length: float
     depth: float
     front: int
-    corners: tuple[bool, bool]
+    corners: bool = False
+
+    @property
+    def along(self) -> Floats:
+        """Unit vector along the street."""
+        nx, ny = NORMALS[self.front]
+        return np.array([-ny, nx])
+
+
+@dataclass(frozen=True)
+class _Lot:
+    """A part of a strip, in metres from its start, and the house that is built there."""
+
+    at: float
+    width: float
+    style: Style
+    colours: Colours
+    floors: int
+    shop: bool
 
 
 def make_houses(rng: np.random.Generator, streets: Streets) -> list[House]:
@@ -195,15 +210,15 @@ def _perimeter(block: tuple[float, float, float, float]) -> list[_Row]:
     x0, y0, x1, y1 = block
     depth = min(DEPTH_M, (y1 - y0) / 2)
     strips = [
-        _Row((x0, y0), (1, 0), x1 - x0, depth, SOUTH, (True, True)),
-        _Row((x1, y1), (-1, 0), x1 - x0, depth, NORTH, (True, True)),
+        _Row((x0, y0), x1 - x0, depth, SOUTH, corners=True),
+        _Row((x1, y1), x1 - x0, depth, NORTH, corners=True),
     ]
     gap = y1 - y0 - 2 * depth
     if gap > 8:
         side = min(DEPTH_M, (x1 - x0) / 2 - 1)
         strips += [
-            _Row((x0, y1 - depth), (0, -1), gap, side, WEST, (False, False)),
-            _Row((x1, y0 + depth), (0, 1), gap, side, EAST, (False, False)),
+            _Row((x0, y1 - depth), gap, side, WEST),
+            _Row((x1, y0 + depth), gap, side, EAST),
         ]
     return strips
 
@@ -213,18 +228,17 @@ def _ring(streets: Streets) -> list[_Row]:
     edge = streets.long_road + streets.long_pave
     side = streets.cross_road[0] + streets.cross_pave[0]
     x0, x1, y0, y1 = -side[0], width + side[-1], -edge[0], height + edge[-1]
-    reach = DEPTH_M
     return [
-        _Row((x1 + reach, y0), (-1, 0), x1 - x0 + 2 * reach, reach, NORTH, (False, False)),
-        _Row((x0 - reach, y1), (1, 0), x1 - x0 + 2 * reach, reach, SOUTH, (False, False)),
-        _Row((x0, y0), (0, 1), y1 - y0, reach, EAST, (False, False)),
-        _Row((x1, y1), (0, -1), y1 - y0, reach, WEST, (False, False)),
+        _Row((x1 + DEPTH_M, y0), x1 - x0 + 2 * DEPTH_M, DEPTH_M, NORTH),
+        _Row((x0 - DEPTH_M, y1), x1 - x0 + 2 * DEPTH_M, DEPTH_M, SOUTH),
+        _Row((x0, y0), y1 - y0, DEPTH_M, EAST),
+        _Row((x1, y1), y1 - y0, DEPTH_M, WEST),
     ]
 
 
 def _fill(rng: np.random.Generator, strip: _Row, styles: list[Style]) -> list[House]:
     """Houses along a strip: runs of equal style (terraces), with occasional gaps."""
-    lots: list[tuple[float, float, Style, tuple[str, str, str, str], int, bool]] = []
+    lots: list[_Lot] = []
     at = 0.0
     while strip.length - at > 3.5:
         style = vary(rng, styles[int(rng.integers(len(styles)))])
@@ -235,7 +249,7 @@ def _fill(rng: np.random.Generator, strip: _Row, styles: list[Style]) -> list[Ho
         for _ in range(int(rng.choice([1, 1, 2, 3, 4]))):
             if strip.length - at < width + 3.5:
                 width = min(width + 3.4, strip.length - at)
-            lots.append((at, width, style, colours, floors, shop))
+            lots.append(_Lot(at, width, style, colours, floors, shop))
             at += width
             if strip.length - at <= 3.5:
                 break
@@ -244,70 +258,56 @@ def _fill(rng: np.random.Generator, strip: _Row, styles: list[Style]) -> list[Ho
                 style = replace(vary(rng, style), bay=style.bay, floor=style.floor, cornice=style.cornice)
         if rng.random() < 0.08 and strip.length - at > 12:
             at += float(rng.uniform(2.0, 4.5))
-    made = [_house(rng, strip, lot, last=i == len(lots) - 1, first=i == 0) for i, lot in enumerate(lots)]
+    made = [_house(rng, strip, lot, at_end=i in (0, len(lots) - 1)) for i, lot in enumerate(lots)]
     return [_with_sides(house, i, made, lots, strip) for i, house in enumerate(made)]
 
 
-def _colours(rng: np.random.Generator, style: Style) -> tuple[str, str, str, str]:
+def _colours(rng: np.random.Generator, style: Style) -> Colours:
     wall, trim, accent, roof = (
         str(rng.choice(palette)) for palette in (style.walls, style.trims, style.accents, style.roofs)
     )
     return _repainted(rng, (wall, trim, accent, roof))
 
 
-def _repainted(rng: np.random.Generator, colours: tuple[str, str, str, str]) -> tuple[str, str, str, str]:
+def _repainted(rng: np.random.Generator, colours: Colours) -> Colours:
     wall, trim, accent, roof = (shift_colour(rng, colour) for colour in colours)
     return wall, trim, accent, roof
 
 
-def _house(
-    rng: np.random.Generator,
-    strip: _Row,
-    lot: tuple[float, float, Style, tuple[str, str, str, str], int, bool],
-    *,
-    first: bool,
-    last: bool,
-) -> House:
-    at, width, style, colours, floors, shop = lot
-    nx, ny = NORMALS[strip.front]
-    recess = 0.0 if (first or last) else float(rng.choice([0.0, 0.0, 0.15, 0.4]))
-    near = np.array(strip.origin) + at * np.array(strip.along) - recess * np.array([nx, ny])
-    far = near + width * np.array(strip.along) - (strip.depth - recess) * np.array([nx, ny])
+def _house(rng: np.random.Generator, strip: _Row, lot: _Lot, *, at_end: bool) -> House:
+    normal, style = np.array(NORMALS[strip.front]), lot.style
+    recess = 0.0 if at_end else float(rng.choice([0.0, 0.0, 0.15, 0.4]))
+    near = np.array(strip.origin) + lot.at * strip.along - recess * normal
+    far = near + lot.width * strip.along - (strip.depth - recess) * normal
     low, high = np.minimum(near, far), np.maximum(near, far)
     return House(
         box=(float(low[0]), float(low[1]), float(high[0]), float(high[1])),
         front=strip.front,
         style=style,
-        floors=floors,
-        ground_m=4.0 if shop else max(3.3, style.floor + 0.3),
-        shop=shop,
-        gable=bool(rng.random() < style.gable) and width < 10,
-        colours=colours,
+        floors=lot.floors,
+        ground_m=4.0 if lot.shop else max(3.3, style.floor + 0.3),
+        shop=lot.shop,
+        gable=bool(rng.random() < style.gable) and lot.width < 10,
+        colours=lot.colours,
         sides=(),
         seed=int(rng.integers(1 << 24)),
     )
 
 
-def _with_sides(
-    house: House,
-    i: int,
-    row: list[House],
-    lots: list[tuple[float, float, Style, tuple[str, str, str, str], int, bool]],
-    strip: _Row,
-) -> House:
+def _with_sides(house: House, i: int, row: list[House], lots: list[_Lot], strip: _Row) -> House:
     sides = [Side(house.front, True, 0.0)]
-    before = next(d for d, n in enumerate(NORMALS) if n == tuple(-v + 0.0 for v in strip.along))
-    after = next(d for d, n in enumerate(NORMALS) if n == tuple(v + 0.0 for v in strip.along))
-    for direction, j, corner in ((before, i - 1, strip.corners[0]), (after, i + 1, strip.corners[1])):
+    for step in (-1, 1):  # the neighbours before and after it
+        direction, j = (house.front + step) % 4, i + step
         if not 0 <= j < len(row):
-            sides.append(Side(direction, corner, 0.0))
+            sides.append(Side(direction, strip.corners, 0.0))
             continue
-        gap = lots[max(i, j)][0] - lots[min(i, j)][0] - lots[min(i, j)][1]
+        earlier, later = lots[min(i, j)], lots[max(i, j)]
+        gap = later.at - earlier.at - earlier.width
         # A house that protrudes shows part of its side next to its neighbour.
         covered = 0.0 if gap > 0.5 or _protrudes(house, row[j]) else row[j].height_m
         if covered < house.height_m - 0.3:
             sides.append(Side(direction, False, min(covered, house.height_m)))
-    return House(**{**vars(house), "sides": tuple(sides)})
+    return replace(house, sides=tuple(sides))
 
 
 def _protrudes(house: House, neighbour: House) -> bool:

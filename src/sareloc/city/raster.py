@@ -24,8 +24,6 @@ R = TypeVar("R")
 
 FAR = 1e9
 NEAR_M = 0.25
-NUMBERS = 11
-"""Numbers of a quad in a view: nine coefficients and two leans."""
 TIE = 2e-5
 """Relative depth difference below which depths are equal, as those of row houses in one plane; then the quad of the
 smaller number comes first, so that the order does not depend on rounding."""
@@ -138,6 +136,11 @@ def _edges(c: Tensor) -> list[Tensor]:
     return [inverse, a, inverse - a, b, inverse - b]
 
 
+def rows_at(table: Tensor, index: Tensor) -> Tensor:
+    """The rows `index` (B, k) of tables (B, n, columns)."""
+    return torch.gather(table, 1, index[..., None].expand(-1, -1, table.shape[-1]))
+
+
 @dataclass(frozen=True, eq=False)
 class Candidates:
     """Potentially visible quads of B views: their coefficients and screen bounds."""
@@ -153,13 +156,11 @@ class Candidates:
 
     def take(self, chosen: Tensor) -> Candidates:
         """The quads `chosen` (B, k) of each view."""
-        rows = chosen[..., None]
-        flat = torch.gather(self.coefficients.flatten(2), 1, rows.expand(-1, -1, 9))
         return Candidates(
-            flat.view(*chosen.shape, 3, 3),
+            rows_at(self.coefficients.flatten(2), chosen).view(*chosen.shape, 3, 3),
             torch.gather(self.seen, 1, chosen),
             torch.gather(self.nearest, 1, chosen),
-            torch.gather(self.box, 1, rows.expand(-1, -1, 4)),
+            rows_at(self.box, chosen),
         )
 
 
@@ -276,8 +277,9 @@ def covered(a: Tensor, b: Tensor, fa: Tensor, fb: Tensor, left: Tensor, right: T
 def two_nearest(numbers: Tensor, lists: Tensor, counts: Tensor, grid: Grid, dense: bool) -> tuple[Tensor, Tensor]:
     """The nearest and second nearest quad of every pixel: two (B, T, P) int32; K: none.
 
-    `numbers` (B, K, 11) of the quads, `lists` and `counts` of the tiles (see `tile_lists`). Unless `dense`, the tiles
-    must be sorted by `counts`, largest first, and each slot processes only the tiles that use it.
+    `numbers` (B, K, 11) of the quads: nine coefficients and two leans; `lists` and `counts` of the tiles (see
+    `tile_lists`). Unless `dense`, the tiles must be sorted by `counts`, largest first, and each slot processes only the
+    tiles that use it.
     """
     b, tiles, keep = lists.shape
     shape = (b, tiles, grid.column.shape[2])
@@ -289,7 +291,7 @@ def two_nearest(numbers: Tensor, lists: Tensor, counts: Tensor, grid: Grid, dens
         if n == 0:
             break
         index = lists[:, :n, slot]
-        rows = torch.gather(numbers, 1, index[..., None].expand(-1, -1, NUMBERS))
+        rows = rows_at(numbers, index)
         used = counts[:, :n] > slot
         before = tuple(part[:, :n] for part in state)
         after = fused(_one_more)(rows, index.to(torch.int32), used, grid.column[:, :n], grid.row[:, :n], *before)

@@ -1,4 +1,4 @@
-"""The renderer's entry points (`draw`, `draw_scene`) and its passes: quads, background, sprites, exposure.
+"""The renderer's entry points (`draw`, `draw_scene`) and its passes: quads, background, sprites, lens, exposure.
 
 The same code runs in two ways (`Scene.dense`). On a CPU each view is rendered separately, and each shader runs on the
 pixels that need it; on a GPU a batch is rendered at once, and each shader runs on every pixel as a compiled kernel.
@@ -13,12 +13,13 @@ from dataclasses import dataclass, fields, replace
 import numpy as np
 import torch
 from torch import Tensor
+from torch.nn.functional import grid_sample, pad
 
-from sareloc.city.atlas import mix, pick, smooth
-from sareloc.city.camera import expose, through_lens
+from sareloc.city.atlas import hashed, less, mix, pick, smooth, thirds
 from sareloc.city.geometry import COLUMN, FACADE, Poses, axes, focal_px
 from sareloc.city.moment import Moment
 from sareloc.city.raster import (
+    Candidates,
     Grid,
     assemble,
     covered,
@@ -26,20 +27,24 @@ from sareloc.city.raster import (
     make_candidates,
     make_grid,
     nearest_pieces,
+    rows_at,
     surface_point,
     tile_lists,
     two_nearest,
 )
-from sareloc.city.scene import Air, Scene, fields_at, make_scene, through_air, usable
+from sareloc.city.scene import Air, Scene, fields_at, make_scene, through_air
 from sareloc.city.shaders import View, facade_pixels, ground_pixels, panel_pixels, ray_through, sky_pixels
 from sareloc.city.town import Town
 from sareloc.errors import ArgumentError
+from sareloc.models.preprocess import TORCH_DEVICES, find_device
 
 SPRITES_PER_VIEW, SPRITES_PER_TILE = 96, 8
 NEAREST_M = 1.6
 PIECES_PER_VIEW, PIECES_PER_TILE = 512, 16
 CLEAR_OF_CARS_M = 4.5
 """Cars nearer to the camera are not drawn."""
+BLUR_TAPS = 2
+"""Reach of the lens's blur in pixels."""
 DENSE_BATCH = 32
 """Views per batch on a GPU; constant, so that a view's pixels do not depend on the number of views."""
 
@@ -54,38 +59,45 @@ def lay_sprites(air: Air, view: View, grid: Grid, wall: Tensor, colour: Tensor, 
     for slot in reversed(range(lists.shape[2])):
         used, index = counts > slot, lists[:, :, slot]
         if air.scene.dense:
-            colour = fused(_lay)(air, _rows_at(rows, index), used, grid.column, grid.row, colour, depth)
+            colour = fused(_lay)(air, rows_at(rows, index), used, grid.column, grid.row, colour, depth)
             continue
         tiles = used[0].nonzero()[:, 0]
         if len(tiles):
             pixels = (grid.column[:, tiles], grid.row[:, tiles], colour[:, :, tiles], depth[:, tiles])
-            colour[:, :, tiles] = _lay(air, _rows_at(rows, index[:, tiles]), used[:, tiles], *pixels)
+            colour[:, :, tiles] = _lay(air, rows_at(rows, index[:, tiles]), used[:, tiles], *pixels)
     return colour.flatten(2)
 
 
-def _rows_at(rows: Tensor, index: Tensor) -> Tensor:
-    return torch.gather(rows, 1, index[..., None].expand(-1, -1, rows.shape[-1]))
+def _of_views(fixed: Tensor, moving: Tensor, view: View) -> Tensor:
+    """(B, n, columns) the rows of a table that is the same at all moments, and those at the moment of each view."""
+    return torch.cat([fixed.expand(len(view.eye), -1, -1), moving.index_select(0, view.moment)], 1)
+
+
+def _choose(
+    view: View, grid: Grid, edges: tuple[Tensor, Tensor, Tensor], allowed: Tensor, reach_m: Tensor, keep: int
+) -> tuple[Tensor, Candidates]:
+    """(B, keep) the nearest of the quads with these corners and edges that are allowed (B, n), and their screen
+    bounds."""
+    everything = make_candidates(*edges, view.rays, view.unproject, view.eye)
+    everything = replace(everything, seen=everything.seen & allowed)
+    chosen = nearest_pieces(everything, reach_m, grid, keep)
+    return chosen, everything.take(chosen)
 
 
 def _sprite_candidates(air: Air, view: View, grid: Grid, wall: Tensor) -> tuple[Tensor, Tensor, Tensor]:
     """The potentially visible sprites (B, K, 23), nine coefficients and what `_looks` returns, and the lists of them
     per tile."""
-    scene = air.scene
-    moving = scene.moving_sprites.index_select(0, view.moment)
-    sprites = torch.cat([scene.fixed_sprites.expand(len(view.eye), -1, -1), moving], 1)
-    corner, u, v, distance = _turned(sprites, view.eye)
-    everything = make_candidates(corner, u, v, view.rays, view.unproject, view.eye)
-    everything = replace(everything, seen=everything.seen & (distance > NEAREST_M))
-    chosen = nearest_pieces(everything, sprites[..., 4], grid, SPRITES_PER_VIEW)
-    candidates = everything.take(chosen)
+    sprites = _of_views(air.scene.fixed_sprites, air.scene.moving_sprites, view)
+    edges, distance = _turned(sprites, view.eye)
+    chosen, candidates = _choose(view, grid, edges, distance > NEAREST_M, sprites[..., 4], SPRITES_PER_VIEW)
     lists, counts, _ = tile_lists(
         candidates, torch.zeros_like(candidates.seen), grid, SPRITES_PER_TILE, hidden_behind=wall
     )
-    looks = _looks(air, _rows_at(sprites, chosen), torch.gather(distance, 1, chosen))
+    looks = _looks(air, rows_at(sprites, chosen), torch.gather(distance, 1, chosen))
     return torch.cat([candidates.coefficients.flatten(2), looks], -1), lists, counts
 
 
-def _turned(sprites: Tensor, eye: Tensor) -> tuple[Tensor, Tensor, Tensor, Tensor]:
+def _turned(sprites: Tensor, eye: Tensor) -> tuple[tuple[Tensor, Tensor, Tensor], Tensor]:
     """Corner and edges of each sprite facing each camera, and its distance on the plan."""
     foot, size = sprites[..., 0:3], sprites[..., 3:5]
     off = foot[..., :2] - eye[:, None, :2]
@@ -93,7 +105,7 @@ def _turned(sprites: Tensor, eye: Tensor) -> tuple[Tensor, Tensor, Tensor, Tenso
     side = torch.stack([off[..., 1], -off[..., 0]], -1) / distance[..., None]
     u = torch.cat([side * size[..., :1].abs(), torch.zeros_like(size[..., :1])], -1)
     v = torch.cat([torch.zeros_like(side), size[..., 1:]], -1)
-    return foot - 0.5 * u, u, v, distance
+    return (foot - 0.5 * u, u, v), distance
 
 
 def _looks(air: Air, sprites: Tensor, distance: Tensor) -> Tensor:
@@ -120,22 +132,59 @@ def _lay(air: Air, rows: Tensor, used: Tensor, column: Tensor, row: Tensor, colo
     a = mix(a, 1 - a, mirrored)
     x, y = a.clamp(0.004, 0.996), (1 - b).clamp(0.004, 0.996)
     # every tree is bent and thinned by its own part of the noise; its foot stays where it is
-    noise, seed, grown = torch.full_like(x, air.scene.page["noise"], dtype=torch.int32), c[12], c[13]
-    broad, other, middle = air.scene.pages.fetch(
-        noise, 0.25 * x + seed, 0.25 * y + 7.3 * seed, 0.25 * fa, 0.25 * fb, (0, 1, 2)
-    )
+    seed, grown = c[12], c[13]
+    broad, other, middle = air.noise(0.25 * x + seed, 0.25 * y + 7.3 * seed, 0.25 * fa, 0.25 * fb, (0, 1, 2))
     x = (x + grown * (1 - y) * (broad - 0.5) * 0.25).clamp(0.004, 0.996)
     y = (y + grown * (1 - y) * (other - 0.5) * 0.2).clamp(0.004, 0.996)
     shade, second, third, opacity = air.scene.pages.fetch(page.expand_as(x), x, y, fa, fb)
     shade = shade * (1 + grown * (middle - 0.5) * 1.3)
     opacity = opacity * (1 - grown * second * smooth((0.29 - middle) * 9))
-    inside = ((0.5 - (a - 0.5).abs()) / fa + 0.5).clamp(0, 1) * ((0.5 - (b - 0.5).abs()) / fb + 0.5).clamp(0, 1)
+    inside = less((a - 0.5).abs(), 0.5, fa) * less((b - 0.5).abs(), 0.5, fb)
     ahead = c[0] + c[1] * column + c[2] * row > 1e-4
     alpha = opacity * inside * ((depth - t) * 4 + 0.5).clamp(0, 1) * ahead * used[..., None]
     first, rest = shade * (1 - second - third), (shade * second, shade * third)
     look = torch.stack([c[14 + i] * first + c[17 + i] * rest[0] + c[20 + i] * rest[1] for i in range(3)])
     seen = through_air(air, look.flatten(2), distance.expand_as(t).flatten(1)).view(look.shape)
     return mix(colour, seen, alpha)
+
+
+def through_lens(light: Tensor, bend: Tensor, blur: Tensor) -> Tensor:
+    """Images (B, 3, H, W) of light, blurred and distorted; `bend`, `blur` (B, 1): see `Moment`."""
+    height, width = light.shape[2:]
+    steps = torch.arange(-BLUR_TAPS, BLUR_TAPS + 1, device=light.device, dtype=light.dtype)
+    weights = torch.exp(-0.5 * (steps / (blur * width).clamp(min=1e-3)).square())
+    weights = (weights / weights.sum(1, keepdim=True))[..., None, None, None]  # (B, taps, 1, 1, 1)
+    for axis in (2, 3):
+        size = light.shape[axis]
+        wide = pad(light, (BLUR_TAPS, BLUR_TAPS, 0, 0) if axis == 3 else (0, 0, BLUR_TAPS, BLUR_TAPS), mode="replicate")
+        light = sum((weights[:, i] * wide.narrow(axis, i, size) for i in range(1, 2 * BLUR_TAPS + 1)),
+                    start=weights[:, 0] * wide.narrow(axis, 0, size))  # fmt: skip
+    x = (torch.arange(width, device=light.device) + 0.5) * (2 / width) - 1
+    y = ((torch.arange(height, device=light.device) + 0.5) * (2 / height) - 1)[:, None]
+    scale = 1 + bend[..., None] * (x.square() + (y * (height / width)).square())  # (B, H, W)
+    return grid_sample(light, torch.stack([x * scale, y * scale], -1), padding_mode="border", align_corners=False)
+
+
+def expose(air: Air, seed: Tensor, light: Tensor) -> Tensor:
+    """Camera values 0..255 of images (B, 3, H, W) of light; `seed` (B,) is that of the noise."""
+    height, width = light.shape[2:]
+    row, column = (
+        torch.arange(size, device=light.device, dtype=torch.int32).view(shape)
+        for size, shape in ((height, (1, height, 1)), (width, (1, 1, width)))
+    )
+    x, y = (column + 0.5) / width - 0.5, (row + 0.5) / height - 0.5
+    fall = 1 - air.vignette[..., None] * (x * x + y * y) * 1.4  # (B, H, W)
+    gain = air.balance.permute(1, 0, 2)[..., None] * air.exposure[..., None, None]  # (B, 3, 1, 1)
+    light = (light * gain * fall[:, None]).clamp(min=0)
+    # A filmic tone curve: nearly linear in the dark, a soft shoulder at white.
+    value = (light * (light * 2.51 + 0.03)) / (light * (light * 2.43 + 0.59) + 0.14)
+    value = value.clamp(0, 1) ** (1 / 2.2)
+    place = (column + row * width).expand_as(fall)
+    first = hashed(seed[:, None, None].expand_as(place), place)
+    # The sum of two uniform numbers for each channel: 16 bits are enough for 8-bit pixels.
+    noise = torch.stack(thirds(first), 1) + torch.stack(thirds(hashed(first)), 1)
+    grain = (noise - 255 / 256) * (2.45 * air.grain[..., None, None])
+    return ((value + grain) * 255 + 0.5).clamp(0, 255).floor()
 
 
 def draw_views(scene: Scene, view: View, grid: Grid) -> Tensor:
@@ -167,18 +216,14 @@ def draw_views(scene: Scene, view: View, grid: Grid) -> Tensor:
 def visible_quads(scene: Scene, view: View, grid: Grid) -> tuple[Tensor, Tensor, Tensor, Tensor, Tensor]:
     """The potentially visible quads: their rows in the scene's columns (B, K), their numbers (B, K, 11), and the lists
     of them per tile (see `tile_lists`)."""
-    fixed, moving = scene.fixed_pieces, scene.moving_pieces.index_select(0, view.moment)
-    pieces = torch.cat([fixed.expand(len(view.eye), -1, -1), moving], 1)
+    pieces = _of_views(scene.fixed_pieces, scene.moving_pieces, view)
     edges = (pieces[..., 0:3], pieces[..., 3:6], pieces[..., 6:9])
-    everything = make_candidates(*edges, view.rays, view.unproject, view.eye)
-    apart = (pieces[..., 12:14] - view.eye[:, None, :2]).square().sum(-1)
-    everything = replace(everything, seen=everything.seen & (apart > CLEAR_OF_CARS_M**2))
-    chosen = nearest_pieces(everything, pieces[..., 11], grid, PIECES_PER_VIEW)
-    candidates = everything.take(chosen)
-    lean = torch.gather(pieces[..., 9:11], 1, chosen[..., None].expand(-1, -1, 2))
+    clear = (pieces[..., 12:14] - view.eye[:, None, :2]).square().sum(-1) > CLEAR_OF_CARS_M**2
+    chosen, candidates = _choose(view, grid, edges, clear, pieces[..., 11], PIECES_PER_VIEW)
+    lean = rows_at(pieces[..., 9:11], chosen)
     lists, counts, wall = tile_lists(candidates, (lean == 0).all(-1), grid, PIECES_PER_TILE)
-    shift = (view.moment * moving.shape[1])[:, None]
-    ids = torch.where(chosen < len(fixed), chosen, chosen + shift)
+    shift = (view.moment * scene.moving_pieces.shape[1])[:, None]
+    ids = torch.where(chosen < len(scene.fixed_pieces), chosen, chosen + shift)
     return ids, torch.cat([candidates.coefficients.flatten(2), lean], -1), lists, counts, wall
 
 
@@ -264,7 +309,7 @@ def draw(
         device: where to render.
     """
     if not len(poses):
-        return torch.empty(0, 3, height, width, dtype=torch.uint8, device=usable(device))
+        return torch.empty(0, 3, height, width, dtype=torch.uint8, device=find_device(device, TORCH_DEVICES))
     scene, poses = scene_of(town, poses, moments, device)
     return draw_scene(scene, poses, height, width)
 

@@ -6,7 +6,7 @@ Values of pixels are (B, n), colours (3, B, n); values of a view are (B, 1) and 
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, fields
 
 import numpy as np
 import torch
@@ -14,17 +14,15 @@ from torch import Tensor
 
 from sareloc.arrays import Floats
 from sareloc.city.atlas import Pages, field_at, make_atlas, mix, pick, smooth
-from sareloc.city.furnish import Sprites, make_traffic
-from sareloc.city.geometry import COLUMN, Quads
-from sareloc.city.moment import CELL_M, MOMENT_COLUMNS, Moment, ground_shade, shadow_height, splat
+from sareloc.city.furnish import make_traffic
+from sareloc.city.geometry import COLUMN, NOWHERE, Quads, Sprites
+from sareloc.city.moment import CELL_M, Moment, ground_shade, shadow_height, splat
 from sareloc.city.plan import MARGIN_M, ground_tables
 from sareloc.city.styles import PALETTE
 from sareloc.city.town import Town
 from sareloc.models.preprocess import TORCH_DEVICES, find_device
 
 Vector = tuple[Tensor, Tensor, Tensor]
-
-NOWHERE = (-1e4, -1e4)
 
 
 @dataclass(frozen=True, eq=False)
@@ -46,9 +44,10 @@ class Scene:
     """(V, Q, 19)"""
     fields: tuple[Tensor, ...]
     """Shadow height, shade of trees, lamp light, visible fraction of the sky: each (V * rows * columns,)."""
-    field_shape: tuple[int, int]
-    moments: Tensor
-    """(V, columns of `MOMENT_COLUMNS`)"""
+    field_shape: tuple[int, ...]
+    """Rows and columns."""
+    moments: dict[str, Tensor]
+    """(V,) or (V, 3) each: the values of `Moment` that shaders use."""
     by_y: Tensor
     """(4, Y) and (4, R * X): see `plan.ground_tables`."""
     by_xy: Tensor
@@ -62,8 +61,7 @@ class Scene:
 
     def moment(self, name: str, rows: Tensor) -> Tensor:
         """A value of the moments `rows` (B,): (B, 1), or (3, B, 1) for a colour."""
-        values = self.moments.index_select(0, rows)[:, MOMENT_COLUMNS[name]].t()
-        return values[..., None] if len(values) == 3 else values[0, :, None]
+        return self.moments[name].index_select(0, rows).t()[..., None]
 
 
 def make_scene(
@@ -77,7 +75,7 @@ def make_scene(
         device: where it is rendered.
         dense: see `Scene`; default: True unless on a CPU.
     """
-    device = usable(device)
+    device = find_device(device, TORCH_DEVICES)
     atlas = make_atlas()
     traffic = [
         make_traffic(np.random.default_rng([41, m.seed]), list(town.kerbs), m.cars, m.people, atlas) for m in moments
@@ -85,9 +83,9 @@ def make_scene(
     pieces = _pad([_piece_rows(quads, centres) for quads, centres, _ in traffic])
     columns = _pad([quads.columns for quads, _, _ in traffic])
     walkers = _pad([_sprite_rows(sprites) for _, _, sprites in traffic])
-    fields = [_fields(town, m, centres) for m, (_, centres, _) in zip(moments, traffic, strict=True)]
-    away = np.full((len(town.quads), 2), NOWHERE[0])
+    maps = [_fields(town, m, centres) for m, (_, centres, _) in zip(moments, traffic, strict=True)]
     by_y, by_xy = ground_tables(town.streets)
+    shown = [field.name for field in fields(Moment) if field.name not in ("seed", "time")]
 
     def put(array: Floats) -> Tensor:
         return torch.from_numpy(np.ascontiguousarray(array, dtype=np.float32)).to(device)
@@ -96,25 +94,20 @@ def make_scene(
         device=device,
         pages=Pages.on(atlas, device),
         page=atlas.names,
-        fixed_pieces=put(_piece_rows(town.quads, away)),
+        fixed_pieces=put(_piece_rows(town.quads, np.full((len(town.quads), 2), NOWHERE))),
         moving_pieces=put(pieces),
         columns=put(np.concatenate([town.quads.columns, columns.reshape(-1, columns.shape[-1])]).T),
         fixed_sprites=put(_sprite_rows(town.sprites)),
         moving_sprites=put(walkers),
-        fields=tuple(put(np.stack(field).reshape(-1)) for field in zip(*fields, strict=True)),
-        field_shape=(town.heights.shape[0], town.heights.shape[1]),
-        moments=put(np.stack([m.row() for m in moments])),
+        fields=tuple(put(np.stack(field).reshape(-1)) for field in zip(*maps, strict=True)),
+        field_shape=town.heights.shape,
+        moments={name: put(np.array([getattr(m, name) for m in moments])) for name in shown},
         by_y=put(by_y.T),
         by_xy=put(by_xy.reshape(-1, 4).T),
         rows=len(by_xy),
         palette={name: put(np.array(colour)[:, None, None]) for name, colour in PALETTE.items()},
         dense=device.type != "cpu" if dense is None else dense,
     )
-
-
-def usable(device: torch.device | str) -> torch.device:
-    """The torch device; raises ArgumentError if this machine has none."""
-    return find_device(device, TORCH_DEVICES)
 
 
 def _piece_rows(quads: Quads, centres: Floats) -> Floats:
@@ -139,11 +132,10 @@ def _pad(parts: list[Floats]) -> Floats:
 
 
 def _fields(town: Town, moment: Moment, cars: Floats) -> tuple[Floats, Floats, Floats, Floats]:
-    shape = (town.heights.shape[0], town.heights.shape[1])
+    shape = town.heights.shape
     sunny = max(moment.sun) > 0.2
     shadow = shadow_height(town.heights, moment.sun_direction) if sunny else np.zeros(shape)
-    spots = cars[::2]
-    under = np.minimum(1, splat(shape, np.unique(spots, axis=0), 1.5, 4.0))
+    under = np.minimum(1, splat(shape, np.unique(cars, axis=0), 1.5, 4.0))
     shade = ground_shade(shape, moment, town.trees[:, :2], town.trees[:, 2]) if sunny else np.zeros(shape)
     return shadow, shade, town.lamp_light, town.sky_share * (1 - 0.8 * under)
 
@@ -162,6 +154,11 @@ class Air:
     def palette(self, name: str) -> Tensor:
         """(3, 1, 1) a constant colour."""
         return self.scene.palette[name]
+
+    def noise(self, x: Tensor, y: Tensor, soft_x: Tensor, soft_y: Tensor, channels: tuple[int, ...]) -> list[Tensor]:
+        """Channels of the page of noise, see `Pages.fetch`."""
+        page = torch.full_like(x, self.scene.page["noise"], dtype=torch.int32)
+        return self.scene.pages.fetch(page, x, y, soft_x, soft_y, channels)
 
 
 @dataclass(frozen=True, eq=False)
@@ -203,9 +200,14 @@ class Light:
         return self.sun + self.rest
 
 
+def dot(v: Vector, w: Vector | Tensor) -> Tensor:
+    """The dot product of two vectors."""
+    return v[0] * w[0] + v[1] * w[1] + v[2] * w[2]
+
+
 def length(v: Vector) -> Tensor:
     """The length of a vector."""
-    return (v[0] * v[0] + v[1] * v[1] + v[2] * v[2]).sqrt()
+    return dot(v, v).sqrt()
 
 
 def fields_at(air: Air, x: Tensor, y: Tensor) -> list[Tensor]:
@@ -220,8 +222,7 @@ def light_on(air: Air, hit: Hit, normal: Vector) -> Light:
     nx, ny, nz = normal
     # Walls sample the fields in front of them, so that a house does not shade its own facade.
     shadow, trees, lamps, open_sky = fields_at(air, hit.x + 1.6 * nx, hit.y + 1.6 * ny)
-    sx, sy, sz = air.sun_direction
-    facing = (nx * sx + ny * sy + nz * sz).clamp(min=0)
+    facing = dot(normal, air.sun_direction).clamp(min=0)
     seen = ((hit.z - shadow) * 1.1 + 1).clamp(0, 1)
     under_crowns = (2 - hit.z / 4).clamp(0, 1)
     sky = mix(open_sky, torch.ones_like(open_sky), (hit.z / 18.0).clamp(0, 1)) * (0.72 + 0.28 * nz)
@@ -238,30 +239,28 @@ def through_air(air: Air, colour: Tensor, away: Tensor) -> Tensor:
 
 def shade_sky(air: Air, ray: Vector, soft: Tensor) -> Tensor:
     """Colours (3, B, n) of rays above the horizon; `soft`: angle of a pixel in radians."""
-    x, y, z = (part / length(ray) for part in ray)
+    size = length(ray)
+    x, y, z = (part / size for part in ray)
     up = z.clamp(min=0)
     colour = mix(air.horizon, air.zenith, smooth(up * 1.5).sqrt())
     # Clouds are on a horizontal plane: the lower a ray, the farther its intersection.
     far = 0.055 / (up + 0.12)
     drift = air.sun_direction[0] * 3.7 + air.cloud * 11.0
-    page = torch.full_like(x, air.scene.page["noise"], dtype=torch.int32)
     spread = soft * far * far * 20.0
-    broad, other, middle = air.scene.pages.fetch(page, x * far + drift, y * far, spread, spread, (0, 1, 2))
+    broad, other, middle = air.noise(x * far + drift, y * far, spread, spread, (0, 1, 2))
     cover = smooth((0.55 * broad + 0.3 * other + 0.25 * middle - 0.83 + 0.75 * air.cloud) * 3.2)
     white = air.horizon * 0.55 + 0.35 * air.sun + air.ambient * 0.35
     white = white * (0.72 + 0.5 * middle - 0.35 * other * air.cloud)
     colour = mix(colour, white, cover * (0.85 - 0.25 * smooth(1 - up * 5)))
-    sx, sy, sz = air.sun_direction
-    towards = (x * sx + y * sy + z * sz).clamp(0, 1)
-    glow = towards.square().square()
+    glow = dot((x, y, z), air.sun_direction).clamp(0, 1).square().square()
     disc = glow.square().square().square().square()
     sun: Tensor = air.sun * ((0.9 * disc + 0.18 * glow) * (1 - 0.8 * cover))
     return colour + sun
 
 
-def reflected(air: Air, hit: Hit, tilt: Tensor) -> Tensor:
+def reflected(air: Air, ray: Vector, tilt: float = 0.0) -> Tensor:
     """The reflection in a vertical pane: the sky, and below the roofs the houses opposite."""
-    up = hit.ray[2] / length(hit.ray) + tilt
+    up = ray[2] / length(ray) + tilt
     sky = mix(air.horizon, air.zenith, up.clamp(0, 1))
     houses = air.ambient * 0.2 + air.sun * 0.09
     return mix(houses, sky, smooth((up - 0.22) * 5.0))

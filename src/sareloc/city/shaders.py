@@ -5,16 +5,16 @@ Each takes the moments (`Air`), the view and values of pixels (B, n); pixels do 
 
 from __future__ import annotations
 
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 
 import torch
 from torch import Tensor
 
-from sareloc.city.atlas import hashed, mix, pick, smooth, thirds, unit
+from sareloc.city.atlas import from_multiple, hashed, less, mix, pick, smooth, thirds, unit
 from sareloc.city.facade import shade_facade
 from sareloc.city.lettering import GLYPHS, PACKED
 from sareloc.city.plan import MARGIN_M, PARK
-from sareloc.city.scene import Air, Hit, Light, Paint, Vector, length, light_on, reflected, shade_sky, through_air
+from sareloc.city.scene import Air, Hit, Light, Paint, Vector, dot, length, light_on, reflected, shade_sky, through_air
 
 TURNS = ((0.829, 0.559, 37.3), (-0.342, 0.940, 4.71))
 """Cosine, sine and size in metres of two layers of noise on the ground: together they do not repeat."""
@@ -32,16 +32,15 @@ def shade_panel(
     shade, second, third, glass = air.scene.pages.fetch(page, x, _within(1 - b, up), soft_x, soft_b * up)
     size = paint.stain_m.clamp(min=1.0)
     u, v = a * paint.width / size, b * paint.height / size
-    noise = torch.full_like(page, air.scene.page["noise"])
-    broad, middle = air.scene.pages.fetch(
-        noise, u + paint.stain_u, v + paint.stain_v, soft_a * paint.width / size, soft_b * paint.height / size, (0, 2)
+    broad, middle = air.noise(
+        u + paint.stain_u, v + paint.stain_v, soft_a * paint.width / size, soft_b * paint.height / size, (0, 2)
     )
     shade = shade * (1 - paint.worn * (0.9 * smooth((0.6 * broad + 0.4 * middle - 0.4) * 4) - 0.2))
     colour = paint.colour(0) * (1 - second - third - glass) + paint.colour(1) * second + paint.colour(2) * third
     snow = air.snow * smooth((paint.normal_z - 0.25) * 3)
     colour = mix(colour * shade, air.palette("snow"), snow)
     mirror = 0.12 + 0.6 * (1 - facing).clamp(0, 1).square().square()
-    pane = air.palette("car window") + reflected(air, hit, torch.zeros_like(a)) * mirror
+    pane = air.palette("car window") + reflected(air, hit.ray) * mirror
     return mix(colour * light.total, pane, glass * (1 - snow)) + colour * (0.5 * paint.glow * air.night)
 
 
@@ -60,14 +59,12 @@ def _within(x: Tensor, repeat: Tensor) -> Tensor:
     return torch.where(repeat > 1.5, x * repeat, x.clamp(0.01, 0.99))
 
 
-def _less(distance: Tensor, limit: Tensor | float, soft: Tensor) -> Tensor:
-    """The fraction of a pixel where distance < limit."""
-    return ((limit - distance) / soft + 0.5).clamp(0, 1)
-
-
 def _dashes(x: Tensor, period: float, share: float, soft: Tensor) -> Tensor:
-    near = ((x / period) - (x / period).round()).abs() * period
-    return mix(_less(near, 0.5 * share * period, soft), torch.full_like(x, share), smooth(soft / period * 1.6 - 0.4))
+    return mix(
+        less(from_multiple(x, period), 0.5 * share * period, soft),
+        torch.full_like(x, share),
+        smooth(soft / period * 1.6 - 0.4),
+    )
 
 
 def shade_ground(air: Air, hit: Hit, light: Light, soft: Tensor, mirror: Tensor) -> Tensor:
@@ -78,15 +75,12 @@ def shade_ground(air: Air, hit: Hit, light: Light, soft: Tensor, mirror: Tensor)
     scene = air.scene
     long, cross, kind = _streets(scene.by_y, scene.by_xy, hit, scene.rows)
     (dy, long_road, long_pave, _), (dx, cross_road, cross_pave, _) = long, cross
-    on_long, on_cross = _less(dy, long_road, soft), _less(dx, cross_road, soft)
+    on_long, on_cross = less(dy, long_road, soft), less(dx, cross_road, soft)
     road = torch.maximum(on_long, on_cross)
-    pave = torch.maximum(_less(dy, long_road + long_pave, soft), _less(dx, cross_road + cross_pave, soft))
+    pave = torch.maximum(less(dy, long_road + long_pave, soft), less(dx, cross_road + cross_pave, soft))
 
-    noise = torch.full_like(hit.x, scene.page["noise"], dtype=torch.int32)
     (broad, patch), (middle, fine) = (
-        scene.pages.fetch(
-            noise, (c * hit.x + s * hit.y) / size, (c * hit.y - s * hit.x) / size, soft / size, soft / size, channels
-        )
+        air.noise((c * hit.x + s * hit.y) / size, (c * hit.y - s * hit.x) / size, soft / size, soft / size, channels)
         for (c, s, size), channels in zip(TURNS, ((0, 1), (2, 3)), strict=True)
     )
     asphalt = _asphalt(air, hit, long[3], cross[3], (broad, patch, middle, fine), soft)
@@ -96,8 +90,8 @@ def shade_ground(air: Air, hit: Hit, light: Light, soft: Tensor, mirror: Tensor)
     inner = mix(paving, grass, (kind == PARK).to(hit.x.dtype))
 
     beyond = torch.minimum(dy - long_road, dx - cross_road)
-    kerb = _less((beyond - 0.08).abs(), 0.08, soft) * (1 - road)
-    gutter = _less((beyond + 0.12).abs(), 0.12, soft)
+    kerb = less((beyond - 0.08).abs(), 0.08, soft) * (1 - road)
+    gutter = less((beyond + 0.12).abs(), 0.12, soft)
     colour = mix(inner, paving, pave)
     stone = unit(hashed(((hit.x + hit.y) / 0.9).floor()))
     colour = mix(colour, air.palette("kerb") * (0.65 + 0.5 * stone + 0.3 * (middle - 0.5)), kerb)
@@ -119,7 +113,7 @@ def shade_ground(air: Air, hit: Hit, light: Light, soft: Tensor, mirror: Tensor)
 
     puddle = smooth((broad + 0.35 * patch + 0.2 * middle - 0.86) * 6)
     wet = air.wet * (1 - snow)
-    down = (-hit.ray[2] / (hit.ray[0] ** 2 + hit.ray[1] ** 2 + hit.ray[2] ** 2).sqrt()).clamp(0, 1)
+    down = (-hit.ray[2] / length(hit.ray)).clamp(0, 1)
     glint = (0.05 + 0.8 * (1 - down).square().square()) * (0.16 + 0.7 * puddle) * wet
     lamps = air.palette("lamplight") * (light.rest.mean(0) * air.night * 1.2)
     return colour * light.total * (1 - 0.55 * wet) + (mirror + lamps) * glint
@@ -155,12 +149,12 @@ def _asphalt(
     i, j = (hit.x / 5.3).floor(), (hit.y / 3.7).floor()
     luck, tone, size = thirds(hashed(i, j))
     aside = ((hit.x / 5.3 - i - 0.5).abs() * 5.3, (hit.y / 3.7 - j - 0.5).abs() * 3.7)
-    repair = _less(aside[0], 0.6 + 1.9 * tone, soft) * _less(aside[1], 0.4 + 1.3 * size, soft) * (luck < 0.22)
+    repair = less(aside[0], 0.6 + 1.9 * tone, soft) * less(aside[1], 0.4 + 1.3 * size, soft) * (luck < 0.22)
     shade = mix(shade, 0.6 + 0.7 * tone + 0.35 * (fine - 0.5), repair)
-    crack = _less((patch - 0.3 - 0.4 * age).abs(), 0.0035 + 0.012 * (middle - 0.4).clamp(min=0), soft * 0.06)
+    crack = less((patch - 0.3 - 0.4 * age).abs(), 0.0035 + 0.012 * (middle - 0.4).clamp(min=0), soft * 0.06)
     shade = shade * (1 - 0.55 * crack * (1 - repair))
     away = ((aside[0] - 1.1).square() + (aside[1] - 0.9).square()).sqrt()
-    cover = _less(away, 0.34, soft) * (luck > 0.9) * (tone > 0.25)
+    cover = less(away, 0.34, soft) * (luck > 0.9) * (tone > 0.25)
     ribs = 0.75 + 0.35 * torch.sin(away * (40 + 40 * size)) * (1 - smooth(soft * 14))
     return air.palette("asphalt") * mix(shade, 0.8 * ribs, cover)
 
@@ -189,8 +183,7 @@ def _paving(
 
 
 def _joints(x: Tensor, period: Tensor, soft: Tensor) -> Tensor:
-    near = ((x / period) - (x / period).round()).abs() * period
-    return _less(near, 0.012, soft) * (1 - smooth(soft / period * 2 - 0.2))
+    return less(from_multiple(x, period), 0.012, soft) * (1 - smooth(soft / period * 2 - 0.2))
 
 
 def _tones(x: Tensor, y: Tensor, wide: Tensor, deep: Tensor, soft: Tensor) -> Tensor:
@@ -204,21 +197,21 @@ def _tones(x: Tensor, y: Tensor, wide: Tensor, deep: Tensor, soft: Tensor) -> Te
 def _sides(x: Tensor, side: Tensor, soft: Tensor) -> tuple[Tensor, Tensor]:
     """The number of the joint nearest to x, and the fraction of the pixel beyond it."""
     joint = (x / side).round()
-    return joint, ((x - joint * side) / soft + 0.5).clamp(0, 1)
+    return joint, less(joint * side, x, soft)
 
 
 def _markings(hit: Hit, long: Street, cross: Street, soft: Tensor) -> Tensor:
     """Road markings: a dashed centre line, lines along wide kerbs, zebra crossings at the ends of cross streets."""
     (dy, long_road, *_), (dx, cross_road, *_) = long, cross
-    clear_x = 1 - _less(dx, cross_road + 1.5, soft)
-    clear_y = 1 - _less(dy, long_road + 4.2, soft)
-    line_long = _less(dy, 0.07, soft) * _dashes(hit.x, 6.0, 0.5, soft) * clear_x
-    line_cross = _less(dx, 0.07, soft) * _dashes(hit.y, 6.0, 0.5, soft) * clear_y
-    edge = _less((dy - long_road + 2.2).abs(), 0.05, soft) * clear_x * (long_road > 5)
+    clear_x = 1 - less(dx, cross_road + 1.5, soft)
+    clear_y = 1 - less(dy, long_road + 4.2, soft)
+    line_long = less(dy, 0.07, soft) * _dashes(hit.x, 6.0, 0.5, soft) * clear_x
+    line_cross = less(dx, 0.07, soft) * _dashes(hit.y, 6.0, 0.5, soft) * clear_y
+    edge = less((dy - long_road + 2.2).abs(), 0.05, soft) * clear_x * (long_road > 5)
     zebra = (
-        _less((dy - long_road - 2.2).abs(), 1.3, soft)
+        less((dy - long_road - 2.2).abs(), 1.3, soft)
         * _dashes(hit.x + 0.25, 1.0, 0.5, soft)
-        * _less(dx, cross_road - 0.3, soft)
+        * less(dx, cross_road - 0.3, soft)
     )
     return torch.maximum(torch.maximum(line_long, line_cross), torch.maximum(edge, zebra))
 
@@ -260,9 +253,7 @@ def _painted(
     """Material and light of points on quads, and the cosine between their normal and the ray."""
     paint, hit = Paint(air.scene.columns, piece), _hit(view, t, column, row)
     normal = (paint.normal_x, paint.normal_y, paint.normal_z)
-    along = sum(n * r for n, r in zip(normal, hit.ray, strict=True))
-    assert isinstance(along, Tensor)
-    return paint, hit, light_on(air, hit, normal), along.abs() / length(hit.ray)
+    return paint, hit, light_on(air, hit, normal), dot(normal, hit.ray).abs() / length(hit.ray)
 
 
 def facade_pixels(
@@ -303,7 +294,7 @@ def ground_pixels(air: Air, view: View, column: Tensor, row: Tensor) -> Tensor:
     # A pixel on the ground is longer than wide; slightly more than the geometric mean avoids aliasing of lines.
     soft = (hit.away * view.pixel[:, None] / down.sqrt() * 1.3).clamp(min=2e-3)
     # Wet streets reflect the sky at their end, lower than a window does.
-    mirror = reflected(air, replace(hit, ray=(hit.ray[0], hit.ray[1], -z)), zero + 0.15)
+    mirror = reflected(air, (hit.ray[0], hit.ray[1], -z), 0.15)
     return through_air(air, shade_ground(air, hit, light, soft, mirror), hit.away)
 
 

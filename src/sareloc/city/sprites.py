@@ -7,45 +7,10 @@ colours of a tree are bark and leaves; of a person skin, coat and trousers; of a
 from __future__ import annotations
 
 import numpy as np
-from PIL import Image, ImageDraw
 
-from sareloc.arrays import Floats
-
-Page = Floats
+from sareloc.city.textures import Page, Sheet
 
 TREES, PEOPLE, LEAVES = 6, 8, 2500
-SCALE = 3
-
-
-class _Sheet:
-    """Four greyscale images, one per channel, SCALE times larger; coordinates are fractions of width and height."""
-
-    def __init__(self, width: int, height: int) -> None:
-        self.w, self.h = width * SCALE, height * SCALE
-        self.images = [Image.new("L", (self.w, self.h), fill) for fill in (200, 0, 0, 0)]
-        self.pens = [ImageDraw.Draw(image) for image in self.images]
-
-    def put(
-        self,
-        kind: str,
-        points: list[tuple[float, float]],
-        shade: float,
-        second: float = 0,
-        third: float = 0,
-        width: float = 0,
-    ) -> None:
-        """Draw an opaque line, polygon, ellipse or rectangle."""
-        flat = [(x * self.w, y * self.h) for x, y in points]
-        for pen, value in zip(self.pens, (shade, second, third, 1.0), strict=True):
-            fill = int(255 * min(1.0, value))
-            if kind == "line":
-                pen.line(flat, fill=fill, width=max(1, round(width * self.w)))
-            else:
-                getattr(pen, kind)(flat, fill=fill)
-
-    def page(self) -> Page:
-        stack = np.stack([np.asarray(image, dtype=np.float64) / 255 for image in self.images], axis=-1)
-        return np.asarray(stack.reshape(self.h // SCALE, SCALE, self.w // SCALE, SCALE, 4).mean((1, 3)))
 
 
 def make_sprites() -> dict[str, Page]:
@@ -64,6 +29,10 @@ def make_sprites() -> dict[str, Page]:
     return pages
 
 
+def _sheet(width: int, height: int) -> Sheet:
+    return Sheet(width, height, shade=200, fourth=1.0)
+
+
 def _tree(i: int, *, leaves: bool) -> Page:
     """A tree that fills its page: recursive branches with leaves around their tips."""
     rng = np.random.default_rng([21, i])
@@ -72,7 +41,7 @@ def _tree(i: int, *, leaves: bool) -> Page:
     wide = max(np.abs(branches[:, [0, 2]] - 0.5).max(), 1e-6)
     branches[:, [0, 2]] = 0.5 + (branches[:, [0, 2]] - 0.5) * (0.44 / wide)
     branches[:, [1, 3]] = 1.0 - (1.0 - branches[:, [1, 3]]) * (0.94 / high)
-    sheet = _Sheet(256, 256)
+    sheet = _sheet(256, 256)
     for x0, y0, x1, y1, width in branches:
         sheet.put("line", [(x0, y0), (x1, y1)], 0.5 + 0.3 * rng.random(), width=width)
     if leaves:
@@ -108,7 +77,7 @@ def _branches(
 
 def _person(i: int) -> Page:
     rng = np.random.default_rng([22, i])
-    sheet = _Sheet(32, 64)
+    sheet = _sheet(32, 64)
     stride = 0.06 + 0.12 * (i % 3) / 2
     for side in (-1, 1):
         hip, foot = (0.5 + 0.07 * side, 0.5), (0.5 + side * stride + 0.04 * side, 0.97)
@@ -127,7 +96,7 @@ def _person(i: int) -> Page:
 
 
 def _lamp() -> Page:
-    sheet = _Sheet(64, 256)
+    sheet = _sheet(64, 256)
     sheet.put("line", [(0.5, 1.0), (0.5, 0.06)], 0.8, width=0.07)
     sheet.put("line", [(0.5, 1.0), (0.5, 0.8)], 0.7, width=0.13)
     sheet.put("line", [(0.5, 0.07), (0.9, 0.03)], 0.8, width=0.06)
@@ -137,7 +106,7 @@ def _lamp() -> Page:
 
 
 def _traffic_light() -> Page:
-    sheet = _Sheet(32, 128)
+    sheet = _sheet(32, 128)
     sheet.put("line", [(0.5, 1.0), (0.5, 0.2)], 0.6, width=0.13)
     sheet.put("rectangle", [(0.28, 0.0), (0.72, 0.3)], 0.25)
     for y, second, third in ((0.05, 1.0, 0.0), (0.15, 0.1, 0.0), (0.25, 0.0, 0.3)):
@@ -146,7 +115,7 @@ def _traffic_light() -> Page:
 
 
 def _round_sign() -> Page:
-    sheet = _Sheet(32, 128)
+    sheet = _sheet(32, 128)
     sheet.put("line", [(0.5, 1.0), (0.5, 0.1)], 0.8, width=0.1)
     sheet.put("ellipse", [(0.08, 0.0), (0.92, 0.21)], 1.0, second=1.0)
     sheet.put("ellipse", [(0.22, 0.035), (0.78, 0.175)], 1.0, third=1.0)
@@ -154,7 +123,7 @@ def _round_sign() -> Page:
 
 
 def _bin() -> Page:
-    sheet = _Sheet(32, 32)
+    sheet = _sheet(32, 32)
     sheet.put("polygon", [(0.2, 0.15), (0.8, 0.15), (0.74, 1.0), (0.26, 1.0)], 0.8)
     sheet.put("rectangle", [(0.14, 0.08), (0.86, 0.2)], 0.5)
     sheet.put("rectangle", [(0.36, 0.36), (0.64, 0.6)], 1.0, second=0.8)
@@ -162,7 +131,7 @@ def _bin() -> Page:
 
 
 def _bollard() -> Page:
-    sheet = _Sheet(16, 32)
+    sheet = _sheet(16, 32)
     sheet.put("rectangle", [(0.3, 0.1), (0.7, 1.0)], 0.8)
     sheet.put("rectangle", [(0.3, 0.25), (0.7, 0.36)], 1.0, second=1.0)
     sheet.put("ellipse", [(0.28, 0.02), (0.72, 0.18)], 0.9)
@@ -170,7 +139,7 @@ def _bollard() -> Page:
 
 
 def _bench() -> Page:
-    sheet = _Sheet(64, 32)
+    sheet = _sheet(64, 32)
     for y in (0.1, 0.25, 0.5, 0.58):
         sheet.put("line", [(0.03, y), (0.97, y)], 0.8, second=1.0, width=0.045)
     for x in (0.12, 0.88):
@@ -179,13 +148,11 @@ def _bench() -> Page:
 
 
 def _bike() -> Page:
-    sheet = _Sheet(64, 32)
+    sheet = _sheet(64, 32)
     for x in (0.22, 0.78):
         sheet.put("ellipse", [(x - 0.2, 0.2), (x + 0.2, 1.0)], 0.15)
-    for image, empty in zip(sheet.pens, (200, 0, 0, 0), strict=True):
-        for x in (0.22, 0.78):
-            box = [((x - 0.17) * sheet.w, 0.26 * sheet.h), ((x + 0.17) * sheet.w, 0.94 * sheet.h)]
-            image.ellipse(box, fill=empty)
+    for x in (0.22, 0.78):
+        sheet.put("ellipse", [(x - 0.17, 0.26), (x + 0.17, 0.94)], 200 / 255, fourth=0)  # as the empty sheet
     frame = [(0.22, 0.6), (0.38, 0.2), (0.66, 0.22), (0.48, 0.62), (0.22, 0.6)]
     sheet.put("line", frame, 0.9, second=1.0, width=0.03)
     sheet.put("line", [(0.48, 0.62), (0.4, 0.1)], 0.9, second=1.0, width=0.03)
@@ -196,7 +163,7 @@ def _bike() -> Page:
 def _column() -> Page:
     """An advertising column with two rows of posters."""
     rng = np.random.default_rng(23)
-    sheet = _Sheet(64, 128)
+    sheet = _sheet(64, 128)
     sheet.put("rectangle", [(0.12, 0.1), (0.88, 1.0)], 0.9)
     sheet.put("polygon", [(0.05, 0.12), (0.5, 0.0), (0.95, 0.12)], 0.4)
     for y in (0.18, 0.52):
@@ -213,7 +180,7 @@ def _column() -> Page:
 
 def _hedge() -> Page:
     rng = np.random.default_rng(24)
-    sheet = _Sheet(128, 32)
+    sheet = _sheet(128, 32)
     sheet.put("rectangle", [(0.0, 0.25), (1.0, 1.0)], 0.3, second=1.0)
     for _ in range(500):
         x, y, r = rng.random(), rng.uniform(0.12, 1.0), rng.uniform(0.01, 0.025)

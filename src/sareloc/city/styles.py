@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import asdict, dataclass, replace
+from dataclasses import dataclass, replace
 
 import numpy as np
 
@@ -249,21 +249,16 @@ def make_habits(rng: np.random.Generator, style: Style) -> Habits:
     )
 
 
-def columns_of(*parts: Surface | Habits) -> dict[str, float]:
-    """The material parameters of a quad."""
-    return {name: value for part in parts for name, value in asdict(part).items()}
-
-
 def shift_colour(rng: np.random.Generator, colour: str, spread: float = 0.09) -> str:
     """A colour of the same paint from another bucket: brightness and hue differ a little."""
-    srgb = np.array([int(colour[i : i + 2], 16) for i in (0, 2, 4)]) * np.exp(rng.normal(0, spread))
+    srgb = np.array(list(bytes.fromhex(colour))) * np.exp(rng.normal(0, spread))
     srgb = np.clip(srgb * np.exp(rng.normal(0, 0.4 * spread, 3)), 4, 250).astype(int)
-    return "".join(f"{value:02x}" for value in srgb)
+    return bytes(srgb.tolist()).hex()
 
 
 def linear(colour: str) -> Floats:
     """Linear RGB in [0, 1] of an sRGB colour such as "8a4b3a"."""
-    srgb = np.array([int(colour[i : i + 2], 16) for i in (0, 2, 4)]) / 255
+    srgb = np.array(list(bytes.fromhex(colour))) / 255
     return np.where(srgb <= 0.04045, srgb / 12.92, ((srgb + 0.055) / 1.055) ** 2.4)
 
 

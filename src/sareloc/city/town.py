@@ -16,8 +16,8 @@ import numpy.typing as npt
 from sareloc.arrays import Floats, Ints
 from sareloc.city.atlas import make_atlas
 from sareloc.city.building import make_house_quads
-from sareloc.city.furnish import Kerb, Sprites, furnish, make_kerbs
-from sareloc.city.geometry import Poses, Quads
+from sareloc.city.furnish import Kerb, furnish, make_kerbs
+from sareloc.city.geometry import Poses, Quads, Sprites
 from sareloc.city.moment import Moment, grid_shape, height_field, make_moment, openness, splat
 from sareloc.city.plan import Streets, make_houses, make_streets
 from sareloc.errors import ArgumentError, look_up

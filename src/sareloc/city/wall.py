@@ -12,7 +12,7 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
-from sareloc.city.atlas import hashed, mix, smooth, unit
+from sareloc.city.atlas import from_multiple, hashed, less, mix, smooth, unit
 from sareloc.city.scene import Air, Paint
 
 STREAK_M = 0.11
@@ -33,10 +33,9 @@ class Wall:
 
 def shade_wall(air: Air, paint: Paint, z: Tensor, u: Tensor, soft_u: Tensor, soft_z: Tensor) -> Wall:
     """The wall without windows, `u` metres from its left edge and `z` metres above the ground."""
-    pages, size = air.scene.pages, paint.stain_m
-    page = torch.full_like(u, air.scene.page["noise"], dtype=torch.int32)
-    at_u, at_v = paint.stain_u, paint.stain_v
-    broad, other, middle = pages.fetch(page, u / size + at_u, z / size + at_v, soft_u / size, soft_z / size, (0, 1, 2))
+    size = paint.stain_m
+    at_u, at_v = u / size + paint.stain_u, z / size + paint.stain_v
+    broad, other, middle = air.noise(at_u, at_v, soft_u / size, soft_z / size, (0, 1, 2))
 
     fallen = smooth((other + 0.25 * middle - paint.patch - 0.1) * 24)
     masonry = torch.maximum(paint.masonry, fallen)
@@ -49,7 +48,7 @@ def shade_wall(air: Air, paint: Paint, z: Tensor, u: Tensor, soft_u: Tensor, sof
     )
     colour = mix(colour, mended * (0.8 + 0.4 * broad), fallen)
     bare = mix(plaster, shade, masonry * (1 - fallen * paint.masonry))
-    plinth = ((paint.plinth - z) / soft_z + 0.5).clamp(0, 1)
+    plinth = less(z, paint.plinth, soft_z)
     colour = mix(colour, paint.colour(1) * (0.55 + 0.5 * broad), plinth * (paint.masonry < 0.5))
 
     run = _streaks(paint, u + 0.2 * (other - 0.5), soft_u)
@@ -82,9 +81,7 @@ def _blocks(paint: Paint, z: Tensor, u: Tensor, soft_u: Tensor, soft_z: Tensor, 
     clear = 1 - smooth(soft_z / high * 1.6 - 0.4)
     inner = torch.minimum(edge_u / soft_u, edge_z / soft_z).clamp(0, 1) * clear
     luck = unit(hashed(paint.seed.to(torch.int32), row, column))
-    gap = torch.maximum(
-        ((paint.joint - edge_u) / soft_u + 0.5).clamp(0, 1), ((paint.joint - edge_z) / soft_z + 0.5).clamp(0, 1)
-    )
+    gap = torch.maximum(less(edge_u, paint.joint, soft_u), less(edge_z, paint.joint, soft_z))
     # from afar joints are a share of the wall
     gap = mix(2 * paint.joint * (1 / high + 1 / wide), gap, clear)
     shade = mix(1 + (luck - 0.5) * paint.tone * inner, paint.mortar, gap)
@@ -94,13 +91,13 @@ def _blocks(paint: Paint, z: Tensor, u: Tensor, soft_u: Tensor, soft_z: Tensor, 
 def _lines(air: Air, paint: Paint, colour: Tensor, z: Tensor, u: Tensor, soft_u: Tensor, soft_z: Tensor) -> Tensor:
     """A downpipe with its shadow, and a cable that sags."""
     aside = u - paint.pipe
-    pipe = ((0.055 - aside.abs()) / soft_u + 0.5).clamp(0, 1)
-    shadow = ((0.06 - (aside - 0.1).abs()) / soft_u + 0.5).clamp(0, 1)
-    rings = ((0.05 - ((z / 1.9) - (z / 1.9).round()).abs() * 1.9) / soft_z + 0.5).clamp(0, 1)
+    pipe = less(aside.abs(), 0.055, soft_u)
+    shadow = less((aside - 0.1).abs(), 0.06, soft_u)
+    rings = less(from_multiple(z, 1.9), 0.05, soft_z)
     round_shade = 0.5 + 5 * (0.08 - (aside + 0.02).abs()).clamp(0, 0.08) + 0.3 * rings
     metal = mix(air.palette("metal").expand_as(colour), paint.colour(2), paint.bond) * round_shade
     colour = mix(colour * (1 - 0.35 * shadow), metal, pipe)
     share = (u / paint.width).clamp(0, 1)
     low = paint.cable - 0.5 * share * (1 - share)
-    cable = ((0.014 - (z - low).abs()) / soft_z + 0.5).clamp(0, 1)
+    cable = less((z - low).abs(), 0.014, soft_z)
     return mix(colour, air.palette("iron").expand_as(colour), 0.85 * cable)
