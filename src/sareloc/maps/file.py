@@ -22,7 +22,7 @@ import numpy as np
 
 from sareloc.arrays import Ints, Vectors
 from sareloc.errors import ArgumentError, MapError
-from sareloc.maps import edits, gpkg, schema
+from sareloc.maps import gpkg, schema
 from sareloc.maps.file_reader import NOTE, FileReader, marks
 from sareloc.maps.records import OTHER_VECTORS, Entry, MapInfo, MapManifest, MapPhoto, complete_vectors, read_adaptation
 from sareloc.maps.rows import (
@@ -38,6 +38,7 @@ from sareloc.maps.rows import (
     whitening_rows,
 )
 from sareloc.maps.store import Address
+from sareloc.photos import Geotag
 
 if TYPE_CHECKING:
     from sareloc.geometry.adaptation import Adaptation
@@ -108,7 +109,7 @@ class MapFile(FileReader):
                 if new.rowcount == 1:  # else another process added it meanwhile
                     photo_id = int(new.lastrowid or 0)
                     sql.execute("INSERT INTO descriptors VALUES (?, ?)", (photo_id, blob))
-                    edits.write_source(sql, photo_id, photo.sha256, photo.source or photo.geotag)
+                    _write_source(sql, photo_id, photo.sha256, photo.source or photo.geotag)
                     if packed is not None:
                         _insert_features(sql, photo_id, packed)
                     added.append(geom)
@@ -136,7 +137,7 @@ class MapFile(FileReader):
                 named = (geom, entry.file, photo_checksum(geom, entry.file))
                 found = sql.execute("SELECT geom, sha256 FROM photos WHERE fid = ?", (entry.photo_id,)).fetchall()
                 for before, sha256 in found:
-                    edits.write_source(sql, entry.photo_id, sha256, entry.source or tag)
+                    _write_source(sql, entry.photo_id, sha256, entry.source or tag)
                     if before != geom:
                         added.append(geom)
                         removed.append(before)
@@ -158,8 +159,12 @@ class MapFile(FileReader):
 
     def remember_removed(self, digests: Collection[bytes]) -> None:
         """See `MapStore`; one transaction."""
+        forget = (
+            f"INSERT OR IGNORE INTO {schema.GEOTAGS} (fid, sha256) "
+            f"SELECT min(0, coalesce(min(fid), 0)) - 1, ? FROM {schema.GEOTAGS}"  # ids below 0, as no photo's is
+        )
         with self._transaction() as sql:
-            edits.write_removed(sql, digests)
+            sql.executemany(forget, [(digest,) for digest in sorted(digests)])
 
     def write_features(self, ids: Ints, blobs: Sequence[bytes]) -> int:
         """See `MapStore`; one transaction."""
@@ -302,6 +307,13 @@ class MapFile(FileReader):
             self._connection.execute("PRAGMA wal_checkpoint(PASSIVE)")
 
 
+def _write_source(sql: sqlite3.Connection, photo_id: int, sha256: bytes, geotag: Geotag) -> None:
+    """Write the geotag of a photo by its file; a removed photo of the same content is forgotten."""
+    row = (photo_id, sha256, gpkg.point_blob(geotag.latlon), geotag.heading_deg, time_of(geotag))
+    columns = "fid, sha256, geom, heading_deg, time"
+    sql.execute(f"INSERT OR REPLACE INTO {schema.GEOTAGS} ({columns}) VALUES ({marks(row)})", row)
+
+
 def _insert_features(sql: sqlite3.Connection, photo_id: int, blob: bytes) -> int:
     """Write the local features of a photo, and bind them to it; returns 1, or 0 if there is no such photo."""
     written, checksum = 0, descriptor_checksum(blob)
@@ -335,7 +347,7 @@ def _drop(sql: sqlite3.Connection, condition: str, values: Sequence[Any], rememb
     found = sql.execute(f"SELECT fid, geom FROM photos WHERE {condition}", values).fetchall()
     sql.execute(f"DELETE FROM photos WHERE {condition}", values)
     if not remember:
-        sql.executemany(f"DELETE FROM {edits.TABLE} WHERE fid = ?", [(fid,) for fid, _ in found])
+        sql.executemany(f"DELETE FROM {schema.GEOTAGS} WHERE fid = ?", [(fid,) for fid, _ in found])
     return [blob for _, blob in found]
 
 

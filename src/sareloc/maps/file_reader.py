@@ -2,7 +2,8 @@
 
 photos          points in WGS84: file, time, heading, size, content hash, checksums; the layer that QGIS shows, with
                 the R-tree that GIS programs use
-file_geotags    the same fid, content hash and geotag by the file; since format 6, see `sareloc.maps.edits`
+file_geotags    the same fid, content hash and geotag by the file, which tell what other programs have edited or removed
+                (see `GEOTAGS` in `sareloc.maps.schema`); since format 6
 descriptors     the same fid, and the search vector as bytes (see `PACKINGS`); before format 5 the descriptor
 local_features  the same fid, local features as bytes (see `pack_features`), their checksum; since format 3. Since
                 format 4 `features_checksum` of photos says which local features are those of a photo
@@ -26,13 +27,14 @@ from sareloc.arrays import Floats, Ints, Vectors
 from sareloc.errors import MapError
 from sareloc.geo import Area
 from sareloc.index.cache import IndexCache
-from sareloc.maps import edits, schema
+from sareloc.maps import schema
 from sareloc.maps.records import LARGEST_DIM, LARGEST_FEATURES, Entry, MapManifest, MapPhoto, shown
 from sareloc.maps.rows import (
     BAD_VALUE,
     ENTRY,
     PACKINGS,
     ROW,
+    SOURCE,
     descriptor_checksum,
     entries_of,
     features_checksum,
@@ -50,7 +52,7 @@ T = TypeVar("T")
 
 PART = 4096  # rows read at a time
 PLACES = "SELECT fid, geom, file, {} FROM photos ORDER BY fid"
-REMOVED = f"SELECT source.sha256 FROM {edits.TABLE} AS source LEFT JOIN photos USING (fid)"
+REMOVED = f"SELECT source.sha256 FROM {schema.GEOTAGS} AS source LEFT JOIN photos USING (fid)"
 LOST = "SELECT fid FROM photos WHERE fid NOT IN (SELECT fid FROM descriptors)"
 NO_DESCRIPTOR = "it has no descriptor: remove it and add it again"
 NOTE = "note "
@@ -192,7 +194,7 @@ class FileReader(MapStore):
         """The columns of the geotag by the file, and the tables; NULL in a map of an earlier format, which has none."""
         if self.manifest.format < 6:
             return "NULL, NULL, NULL FROM photos"
-        return f"{edits.READ} FROM {edits.JOINED}"
+        return f"{SOURCE} FROM photos LEFT JOIN {schema.GEOTAGS} AS source USING (fid)"
 
     def removed(self, digests: Sequence[bytes]) -> set[bytes]:
         """See `MapStore`."""

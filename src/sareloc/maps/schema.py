@@ -19,7 +19,7 @@ from dataclasses import asdict, fields, replace
 from pathlib import Path
 
 from sareloc.errors import MapError, look_up
-from sareloc.maps import edits, gpkg
+from sareloc.maps import gpkg
 from sareloc.maps.records import FORMAT, MapManifest, shown
 from sareloc.maps.rows import PACKINGS, descriptor_checksum, features_checksum, photo_checksum, read_manifest
 
@@ -45,6 +45,13 @@ COLUMNS = {
 FEATURES_COLUMNS = {"fid", "features", "checksum"}  # since format 3
 WHITENING_COLUMNS = {"fid", "numbers", "checksum"}  # of maps with a whitening of their own
 STAGED_COLUMNS = {"fid", "vector", "checksum", "source"}
+GEOTAGS = "file_geotags"
+"""Of each photo that sareloc wrote, its content and its geotag by its file (or table, sidecar, track).
+
+A photo whose geotag in the map differs was edited by another program, such as QGIS: writing the map keeps that. A row
+without a photo is of one that was removed from the map, by another program or by `remove_photos`: it is not added again
+unless that is asked for (`MapConfig.restore`)."""
+GEOTAGS_COLUMNS = {"fid", "sha256", "geom", "heading_deg", "time"}
 TRIGGERED_TABLES = {"descriptors", "rtree_photos_geom", "gpkg_ogr_contents"}
 TRIGGERED_FUNCTIONS = {"st_minx", "st_maxx", "st_miny", "st_maxy", "st_isempty", "lower"}
 
@@ -242,7 +249,7 @@ def _write_empty(path: Path, manifest: MapManifest) -> None:
         connection.execute(_FORGET)
         connection.execute(_EDITED)
         _make_features_table(connection)
-        edits.make_table(connection)
+        _make_geotags_table(connection)
         gpkg.make_rtree(connection, "photos")
         rows = [(key, str(value)) for key, value in asdict(manifest).items()]
         connection.executemany("INSERT INTO manifest (key, value) VALUES (?, ?)", rows)
@@ -272,6 +279,24 @@ def _make_features_table(connection: sqlite3.Connection) -> None:
     # lists the photos that have features: the table itself is some hundred times as large
     connection.execute(f"CREATE INDEX {FEATURES}_checksum ON {FEATURES} (checksum)")
     connection.execute(_FORGET_FEATURES)
+
+
+def _make_geotags_table(connection: sqlite3.Connection) -> None:
+    """Create the table of geotags by files, with a row for each photo of the map.
+
+    The position by the file is unknown (NULL) of those whose checksum says that they were edited before.
+    """
+    gpkg.make_attributes(
+        connection,
+        GEOTAGS,
+        "fid INTEGER PRIMARY KEY, sha256 BLOB NOT NULL UNIQUE, geom BLOB, heading_deg DOUBLE, time DATETIME",
+        "geotag of the photo with the same fid by its file: in photos it differs if it was edited; without a photo: "
+        "removed from the map",
+    )
+    connection.execute(
+        f"INSERT OR IGNORE INTO {GEOTAGS} (fid, sha256, geom, heading_deg, time) SELECT fid, sha256, "
+        "CASE WHEN photo_checksum != 0 THEN geom END, heading_deg, time FROM photos WHERE typeof(sha256) = 'blob'"
+    )
 
 
 def has_table(connection: sqlite3.Connection, name: str) -> bool:
@@ -359,7 +384,7 @@ def _upgrade(path: Path, connection: sqlite3.Connection) -> MapManifest:
         if manifest.format < 5:
             write_aggregate(connection, manifest)
         if manifest.format < 6:  # else another process did it
-            edits.make_table(connection)
+            _make_geotags_table(connection)
             gpkg.make_rtree(connection, "photos")
             connection.execute("UPDATE manifest SET value = ? WHERE key = 'format'", (str(FORMAT),))
             write_change_id(connection)
@@ -399,7 +424,7 @@ def _check_tables(path: Path, connection: sqlite3.Connection) -> None:
         for name, kind, page in connection.execute(query)
     }
     if wrong := [
-        table for table in (*COLUMNS, FEATURES, WHITENING, STAGED, edits.TABLE) if kinds.get(table, "table") != "table"
+        table for table in (*COLUMNS, FEATURES, WHITENING, STAGED, GEOTAGS) if kinds.get(table, "table") != "table"
     ]:
         raise MapError(f"{path} is not a map of sareloc: its {wrong[0]} is a {kinds[wrong[0]]}, expected a table")
     layers = set()
@@ -413,7 +438,7 @@ def _check_tables(path: Path, connection: sqlite3.Connection) -> None:
         if table not in kinds:
             raise MapError(f"{path} is not a map of sareloc: it lacks the table {table}")
         _check_columns(path, connection, table, set(columns.split()))
-    for table, needed in ((WHITENING, WHITENING_COLUMNS), (STAGED, STAGED_COLUMNS), (edits.TABLE, edits.COLUMNS)):
+    for table, needed in ((WHITENING, WHITENING_COLUMNS), (STAGED, STAGED_COLUMNS), (GEOTAGS, GEOTAGS_COLUMNS)):
         if table in kinds:
             _check_columns(path, connection, table, needed)
 
@@ -423,7 +448,7 @@ def _format_of_tables(connection: sqlite3.Connection) -> int:
     photos, features = (
         {name for _, name, *_ in connection.execute(f"PRAGMA table_xinfo({table})")} for table in ("photos", FEATURES)
     )
-    if has_table(connection, edits.TABLE):
+    if has_table(connection, GEOTAGS):
         return 6
     if connection.execute("SELECT 1 FROM manifest WHERE key = 'aggregate_dim'").fetchall():
         return 5
@@ -464,5 +489,5 @@ def _read_manifest(path: Path, connection: sqlite3.Connection) -> MapManifest:
     if manifest.format > 3:
         _check_columns(path, connection, "photos", {"features_checksum"})
     if manifest.format > 5:
-        _check_columns(path, connection, edits.TABLE, edits.COLUMNS)
+        _check_columns(path, connection, GEOTAGS, GEOTAGS_COLUMNS)
     return manifest
