@@ -23,7 +23,7 @@ import numpy as np
 from sareloc.arrays import Ints, Vectors
 from sareloc.errors import ArgumentError, MapError
 from sareloc.maps import gpkg, schema
-from sareloc.maps.file_reader import NOTE, FileReader, marks
+from sareloc.maps.file_reader import NOTE, FileReader
 from sareloc.maps.records import OTHER_VECTORS, Entry, MapInfo, MapManifest, MapPhoto, complete_vectors, read_adaptation
 from sareloc.maps.rows import (
     BAD_VALUE,
@@ -34,9 +34,9 @@ from sareloc.maps.rows import (
     photo_checksum,
     photo_of,
     row_of,
-    time_of,
     whitening_rows,
 )
+from sareloc.maps.schema import FEATURES, GEOTAGS, STAGED, WHITENING, marks
 from sareloc.maps.store import Address
 from sareloc.photos import Geotag
 
@@ -144,7 +144,7 @@ class MapFile(FileReader):
                 sql.execute(
                     "UPDATE photos SET geom = ?, file = ?, photo_checksum = ?, time = ?, heading_deg = ?, "
                     "size_bytes = ?, modified_ns = ? WHERE fid = ?",
-                    (*named, time_of(tag), tag.heading_deg, *entry.stamp, entry.photo_id),
+                    (*named, gpkg.time_text(tag.time), tag.heading_deg, *entry.stamp, entry.photo_id),
                 )
                 if entry.replaces != entry.photo_id:
                     removed += _drop_replaced(sql, entry)
@@ -160,8 +160,8 @@ class MapFile(FileReader):
     def remember_removed(self, digests: Collection[bytes]) -> None:
         """See `MapStore`; one transaction."""
         forget = (
-            f"INSERT OR IGNORE INTO {schema.GEOTAGS} (fid, sha256) "
-            f"SELECT min(0, coalesce(min(fid), 0)) - 1, ? FROM {schema.GEOTAGS}"  # ids below 0, as no photo's is
+            f"INSERT OR IGNORE INTO {GEOTAGS} (fid, sha256) "
+            f"SELECT min(0, coalesce(min(fid), 0)) - 1, ? FROM {GEOTAGS}"  # ids below 0, as no photo's is
         )
         with self._transaction() as sql:
             sql.executemany(forget, [(digest,) for digest in sorted(digests)])
@@ -196,13 +196,13 @@ class MapFile(FileReader):
             By ascending id a number that stands for what a search vector is computed from: the stored one, the local
             features and the constants.
         """
-        held = {fid: checksum for checksum, fid in self.query(f"SELECT checksum, fid FROM {schema.FEATURES}")}
+        held = {fid: checksum for checksum, fid in self.query(f"SELECT checksum, fid FROM {FEATURES}")}
         rows = self.query("SELECT fid, descriptor_checksum, features_checksum FROM photos ORDER BY fid")
         staged: dict[int, int] = {}
-        if schema.has_table(self._connection, schema.STAGED):
+        if gpkg.has_table(self._connection, STAGED):
             size = self._packing.size(made.vector_dim)
             whole = f"typeof(vector) = 'blob' AND length(vector) = {size}"
-            staged = dict(self.query(f"SELECT fid, source FROM {schema.STAGED} WHERE {whole}"))
+            staged = dict(self.query(f"SELECT fid, source FROM {STAGED} WHERE {whole}"))
         known = (made.aggregate, made.aggregate_dim)
         sources = {
             fid: descriptor_checksum(repr((*known, *checksums, held.get(fid))).encode()) for fid, *checksums in rows
@@ -221,8 +221,14 @@ class MapFile(FileReader):
             for (fid, source), blob in zip(sources.items(), self._packing.pack(vectors), strict=True)
         ]
         with self._transaction() as sql:
-            schema.make_staged_table(sql)
-            insert = f"INSERT OR REPLACE INTO {schema.STAGED} (fid, vector, checksum, source) VALUES (?, ?, ?, ?)"
+            if not gpkg.has_table(sql, STAGED):
+                gpkg.make_attributes(
+                    sql,
+                    STAGED,
+                    "fid INTEGER PRIMARY KEY, vector BLOB NOT NULL, checksum INTEGER NOT NULL, source INTEGER NOT NULL",
+                    "search vectors of an upgrade that has not finished: repeat sareloc map upgrade",
+                )
+            insert = f"INSERT OR REPLACE INTO {STAGED} (fid, vector, checksum, source) VALUES (?, ?, ?, ?)"
             sql.executemany(insert, rows)
 
     def replace_vectors(self, made: MapManifest, forget: Callable[[str], bool]) -> list[str] | None:
@@ -239,10 +245,11 @@ class MapFile(FileReader):
         with self._transaction() as sql:
             if self.unstaged_photos(made):
                 return None
-            of_same_photo = f"FROM {schema.STAGED} AS new WHERE new.fid ="
+            of_same_photo = f"FROM {STAGED} AS new WHERE new.fid ="
             sql.execute(f"UPDATE descriptors SET descriptor = new.vector {of_same_photo} descriptors.fid")
             sql.execute(f"UPDATE photos SET descriptor_checksum = new.checksum {of_same_photo} photos.fid")
-            schema.drop_staged_table(sql)
+            sql.execute(f"DROP TABLE IF EXISTS {STAGED}")
+            sql.execute("DELETE FROM gpkg_contents WHERE table_name = ?", (STAGED,))
             schema.write_aggregate(sql, made)
             removed = sorted(name for name in self.notes() if forget(name))
             sql.executemany("DELETE FROM manifest WHERE key = ?", [(NOTE + name,) for name in removed])
@@ -252,15 +259,21 @@ class MapFile(FileReader):
     def write_note(self, name: str, text: str) -> None:
         """See `MapStore`."""
         with self._transaction() as sql:
-            sql.execute("INSERT OR REPLACE INTO manifest (key, value) VALUES (?, ?)", (NOTE + name, text))
+            schema.write_values(sql, {NOTE + name: text})
 
     def write_whitening(self, mean: Vectors, projection: Vectors) -> None:
         """See `MapStore`."""
         with self._transaction() as sql:
-            schema.make_whitening_table(sql)
-            if not sql.execute(f"SELECT 1 FROM {schema.WHITENING} LIMIT 1").fetchall():
+            if not gpkg.has_table(sql, WHITENING):
+                gpkg.make_attributes(
+                    sql,
+                    WHITENING,
+                    "fid INTEGER PRIMARY KEY, numbers BLOB NOT NULL, checksum INTEGER NOT NULL",
+                    "whitening of this map's descriptors: mean (fid 1, float32) and rows of the projection (float16)",
+                )
+            if not sql.execute(f"SELECT 1 FROM {WHITENING} LIMIT 1").fetchall():
                 rows = whitening_rows(mean, projection)
-                sql.executemany(f"INSERT INTO {schema.WHITENING} (fid, numbers, checksum) VALUES (?, ?, ?)", rows)
+                sql.executemany(f"INSERT INTO {WHITENING} (fid, numbers, checksum) VALUES (?, ?, ?)", rows)
 
     def seal(self) -> None:
         """See `MapStore`: nothing to do."""
@@ -309,16 +322,16 @@ class MapFile(FileReader):
 
 def _write_source(sql: sqlite3.Connection, photo_id: int, sha256: bytes, geotag: Geotag) -> None:
     """Write the geotag of a photo by its file; a removed photo of the same content is forgotten."""
-    row = (photo_id, sha256, gpkg.point_blob(geotag.latlon), geotag.heading_deg, time_of(geotag))
+    row = (photo_id, sha256, gpkg.point_blob(geotag.latlon), geotag.heading_deg, gpkg.time_text(geotag.time))
     columns = "fid, sha256, geom, heading_deg, time"
-    sql.execute(f"INSERT OR REPLACE INTO {schema.GEOTAGS} ({columns}) VALUES ({marks(row)})", row)
+    sql.execute(f"INSERT OR REPLACE INTO {GEOTAGS} ({columns}) VALUES ({marks(row)})", row)
 
 
 def _insert_features(sql: sqlite3.Connection, photo_id: int, blob: bytes) -> int:
     """Write the local features of a photo, and bind them to it; returns 1, or 0 if there is no such photo."""
     written, checksum = 0, descriptor_checksum(blob)
     for (sha256,) in sql.execute("SELECT sha256 FROM photos WHERE fid = ?", (photo_id,)).fetchall():
-        insert = f"INSERT OR REPLACE INTO {schema.FEATURES} (fid, features, checksum) VALUES (?, ?, ?)"
+        insert = f"INSERT OR REPLACE INTO {FEATURES} (fid, features, checksum) VALUES (?, ?, ?)"
         written += sql.execute(insert, (photo_id, blob, checksum)).rowcount
         bound = features_checksum(photo_id, sha256, checksum)
         sql.execute("UPDATE photos SET features_checksum = ? WHERE fid = ?", (bound, photo_id))
@@ -347,7 +360,7 @@ def _drop(sql: sqlite3.Connection, condition: str, values: Sequence[Any], rememb
     found = sql.execute(f"SELECT fid, geom FROM photos WHERE {condition}", values).fetchall()
     sql.execute(f"DELETE FROM photos WHERE {condition}", values)
     if not remember:
-        sql.executemany(f"DELETE FROM {schema.GEOTAGS} WHERE fid = ?", [(fid,) for fid, _ in found])
+        sql.executemany(f"DELETE FROM {GEOTAGS} WHERE fid = ?", [(fid,) for fid, _ in found])
     return [blob for _, blob in found]
 
 

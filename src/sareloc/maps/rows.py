@@ -168,14 +168,9 @@ def row_of(photo: MapPhoto) -> tuple[Any, ...]:
     """The values of `INSERTED`, without the point and the checksums."""
     tag = photo.geotag
     return (
-        *(photo.file, time_of(tag), tag.heading_deg, photo.width, photo.height),
+        *(photo.file, gpkg.time_text(tag.time), tag.heading_deg, photo.width, photo.height),
         *(photo.sha256, photo.size_bytes, photo.modified_ns),
     )
-
-
-def time_of(tag: Geotag) -> str | None:
-    """The time of a geotag as stored."""
-    return None if tag.time is None else gpkg.time_text(tag.time)
 
 
 def geotag_of(latlon: Sequence[float], heading_deg: float | None, time: str | None) -> Geotag:

@@ -203,5 +203,4 @@ class MilvusMap(PlaceMap):
 
 def _listed(row: Row) -> ListedPhoto:
     tag = photo_of(row).geotag
-    time_taken = None if tag.time is None else time_text(tag.time)
-    return ListedPhoto(int(row["id"]), tag.latlon, str(row["file"]), tag.heading_deg, time_taken)
+    return ListedPhoto(int(row["id"]), tag.latlon, str(row["file"]), tag.heading_deg, time_text(tag.time))
