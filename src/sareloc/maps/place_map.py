@@ -10,13 +10,13 @@ from contextlib import contextmanager, suppress
 from dataclasses import replace
 from pathlib import Path
 from threading import Lock
-from typing import TYPE_CHECKING, Any, ClassVar, Self
+from typing import TYPE_CHECKING, ClassVar, Self
 
 import numpy as np
 import numpy.typing as npt
 from tqdm import tqdm
 
-from sareloc.arrays import Floats, Ints, Vectors
+from sareloc.arrays import Bools, Floats, Ints, Vectors
 from sareloc.errors import MapError
 from sareloc.geo import Area, Positions, within_radius
 from sareloc.index import ExactIndex, Index, IndexInfo, ShardedIndex
@@ -347,7 +347,7 @@ class PlaceMap:
                 self._index.save(file.index_cache(), ids, checksums, change_id)
 
 
-def _same_rows(ids: Ints, checksums: Ints, held: Ints, held_checksums: Ints) -> np.ndarray[Any, np.dtype[np.bool_]]:
+def _same_rows(ids: Ints, checksums: Ints, held: Ints, held_checksums: Ints) -> Bools:
     """Which of these rows (n,) are in the index: the same id with the same checksum."""
     rows, found = find_rows(held, ids)
     found[found] = (held_checksums[rows[found]] == checksums[found]) & (checksums[found] != 0)
