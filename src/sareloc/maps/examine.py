@@ -351,8 +351,14 @@ def _count_update(entry: Entry, now: Entry, tally: Tally) -> None:
         tally.updated_photos.append(now.file)
 
 
-def geotag_from_sidecar(photo: Path) -> Geotag | None:
-    """The geotag of a photo with a sidecar, which may change while the photo does not; None without a sidecar."""
+def present_geotag(record: ImageRecord) -> Geotag | None:
+    """The geotag of a record, else of a sidecar of its file: what may change while the file does not.
+
+    None if there is neither.
+    """
+    if record.geotag is not None or not isinstance(record.image, str | Path) or is_url(record.image):
+        return record.geotag
+    photo = Path(record.image)
     file = file_of(photo)
     alone = find_sidecar(file) is None and find_takeout_json(file) is None
     return None if alone else read_geotag(photo)
