@@ -314,11 +314,10 @@ def _count_duplicate(where: str, geotag: Geotag, kept: str, kept_geotag: Geotag,
 
 def _is_there(store: MapStore, entry: Entry) -> bool:
     """Whether the photo of an entry still exists under its name; an image that is not a file always does."""
-    return entry.file.startswith(FRAME) or entry.stamp == _stamp_now(store, entry.file)
-
-
-def _stamp_now(store: MapStore, file: str) -> tuple[int, int] | None:
-    return remote_stamp(without_fragment(file)) if is_url(file) else stamp(store.photo_path(file))
+    if entry.file.startswith(FRAME):
+        return True
+    now = remote_stamp(without_fragment(entry.file)) if is_url(entry.file) else stamp(store.photo_path(entry.file))
+    return entry.stamp == now
 
 
 def geotag_updates(
