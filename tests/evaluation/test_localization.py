@@ -143,7 +143,7 @@ def test_the_store_keeps_the_map_for_the_next_run(
     half = replace(places, database=places.database.take(range(PLACES)))
     assert evaluated(model, half, verify=0, store=store).database == PLACES  # a map of its own, not the one kept
 
-    monkeypatch.setattr(sareloc.maps.writer, "encode_new", never)
+    monkeypatch.setattr(sareloc.maps.writer.MapWriter, "encode", never)
     assert evaluated(model, places, verify=0, store=store) == first
 
 
@@ -162,7 +162,7 @@ def test_fixes_of_any_confidence_have_a_heading(model: PlaceModel, walls: Places
 def test_a_wrong_threshold_is_reported_before_photos_are_described(
     model: PlaceModel, town: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(sareloc.maps.writer, "encode_new", never)
+    monkeypatch.setattr(sareloc.maps.writer.MapWriter, "encode", never)
     with pytest.raises(ArgumentError, match="found 2"):
         evaluated(model, load_dataset(town / "town"), min_confidence=2)
 

@@ -16,6 +16,7 @@ from sareloc.maps import MapFile, MapPhoto, PlaceMap, copy_map, open_map_file, o
 from sareloc.maps.copy import checksum
 from sareloc.maps.records import Storage, entry_of
 from sareloc.milvus import MilvusStore
+from sareloc.milvus.store import ALL
 
 
 @pytest.fixture(scope="module")
@@ -109,8 +110,9 @@ def test_a_copy_that_differs_is_reported(lite: str, tmp_path: Path) -> None:
     copy_map(path, there, progress=False)
     with open_store(there, write=True) as store:
         assert isinstance(store, MilvusStore)
-        entry = store.known([photo(1).sha256])[photo(1).sha256]
-        store._write(np.array([entry.photo_id]), [replace(photo(1), file=entry.file)], unit_vectors(1, seed=7), [""])
+        photo_id = store.known([photo(1).sha256])[photo(1).sha256].photo_id
+        rows = store.collection.rows(np.array([photo_id]), ALL)
+        store.collection.upsert(np.array([photo_id]), unit_vectors(1, seed=7), [rows[photo_id]])
     with pytest.raises(MapError, match=r"differs from .*checksum \w{16}, not \w{16}"):
         copy_map(path, there, progress=False)
 

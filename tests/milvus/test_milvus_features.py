@@ -192,7 +192,7 @@ def test_hostile_local_features_are_an_error_that_names_the_photo(lite: str, tex
         ((photo_id, row),) = store._whole_rows(
             np.array([e.photo_id for e in store.entries(["0001.jpg"]).values()])
         ).items()
-        store._write(np.array([photo_id]), [photo(1)], np.array([row["vector"]], dtype=np.float32), [text])
+        store.collection.upsert(np.array([photo_id]), np.array([row["vector"]]), [row | {"features": text}])
     for best in (None, 7):
         with pytest.raises(MapError, match=rf"photo {photo_id} .*{said}"):
             PlaceMap(address).features_and_headings([photo_id], best)

@@ -220,8 +220,8 @@ def test_verify_names_what_is_wrong(lite: str) -> None:
             np.array([entry.photo_id for entry in store.known([photo(1).sha256]).values()]), ["vector"]
         )
         ((photo_id, row),) = rows.items()
-        known = {"lat": [99.0], "file": ["0001.jpg"], "sha256": [photo(9).sha256.hex()]}
-        store.collection.upsert(np.array([photo_id]), np.array([row["vector"]]) * 1.005, known)
+        known = {"lat": 99.0, "file": "0001.jpg", "sha256": photo(9).sha256.hex()}
+        store.collection.upsert(np.array([photo_id]), np.array([row["vector"]]) * 1.005, [known])
         problems = "\n".join(verify_map(f"{lite}/damaged"))
         store.collection.connection.ask(
             "upsert",

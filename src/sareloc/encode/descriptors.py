@@ -91,11 +91,11 @@ def describe(
         if isinstance(encoded, PhotoError):
             failures[row] = encoded
             if kept is not None:
-                kept.forget([row])
+                kept.forget(row)
         elif kept is None:
             vectors[row] = encoded.descriptor
         else:
-            kept.put(todo[number : number + 1], encoded.descriptor[None])
+            kept.put(row, encoded.descriptor)
     if kept is not None:
         kept.mark()
     return Descriptors(vectors, failures)
@@ -207,7 +207,7 @@ class DescriptorCache:
         """(N, dim), mapped from the disk."""
         self._stamps = stamps
         self._current = current
-        self._unmarked: list[Ints] = []
+        self._unmarked: list[int] = []
         self._marked_at = time.monotonic()
 
     @staticmethod
@@ -236,24 +236,23 @@ class DescriptorCache:
         """Rows of the photos that are not described as they are now."""
         return np.flatnonzero((self._stamps != self._current).any(axis=1))
 
-    def put(self, rows: Ints, descriptors: Vectors) -> None:
-        """Write the descriptors (n, dim) of these rows; they count as done at the next `mark`, a few seconds later."""
-        self.vectors[rows] = descriptors
-        self._unmarked.append(rows)
+    def put(self, row: int, descriptor: Vectors) -> None:
+        """Write the descriptor (dim,) of a row; it counts as done at the next `mark`, a few seconds later."""
+        self.vectors[row] = descriptor
+        self._unmarked.append(row)
         if time.monotonic() - self._marked_at >= MARK_EVERY_S:
             self.mark()
 
-    def forget(self, rows: Sequence[int]) -> None:
-        """Mark these rows as not described."""
-        self._stamps[rows] = -1
-        self.vectors[rows] = 0
+    def forget(self, row: int) -> None:
+        """Mark a row as not described."""
+        self._stamps[row] = -1
+        self.vectors[row] = 0
 
     def mark(self) -> None:
         """Write the descriptors to the disk, then mark them as done, in this order."""
         if isinstance(self.vectors, np.memmap):
             self.vectors.flush()
-        for rows in self._unmarked:
-            self._stamps[rows] = self._current[rows]
+        self._stamps[self._unmarked] = self._current[self._unmarked]
         self._unmarked.clear()
         self._marked_at = time.monotonic()
 

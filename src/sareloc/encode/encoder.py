@@ -14,7 +14,7 @@ from collections import deque
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
 from dataclasses import dataclass
-from functools import cache, cached_property, partial
+from functools import cache, cached_property
 from typing import TypeVar
 
 import numpy as np
@@ -29,9 +29,6 @@ from sareloc.models.place_model import PlaceModel, RuntimeModel, evaluating
 from sareloc.photos import ReadImage, SizeRule
 
 T = TypeVar("T")
-
-Pending = tuple[Callable[[], Vectors], Callable[[], LocalFeatures | None], Callable[[], Vectors]]
-"""Functions that wait for the descriptor, the local features and the search vector of an image."""
 
 Fetch = Callable[[], Vectors]
 
@@ -118,38 +115,35 @@ class Encoder:
             yield from self._encode_on_gpu(loaded)
             return
         pool = single_threads("encode", os.getpid())
-        waiting: deque[tuple[T, PhotoError | Pending]] = deque()
+        waiting: deque[tuple[T, PhotoError | Callable[[], Encoded]]] = deque()
+
+        def finish() -> tuple[T, Encoded | PhotoError]:
+            tag, work = waiting.popleft()
+            return tag, work if isinstance(work, PhotoError) else work()
+
         for tag, image in loaded:
             waiting.append((tag, image if isinstance(image, PhotoError) else self._start(image, pool)))
             if len(waiting) >= AHEAD * torch.get_num_threads():
-                yield self._finish(*waiting.popleft())
+                yield finish()
         while waiting:
-            yield self._finish(*waiting.popleft())
+            yield finish()
 
-    def _start(self, image: ReadImage, pool: ThreadPoolExecutor) -> Pending:
-        """Begin to encode an image on a CPU."""
-        extracted: Future[LocalFeatures] | None = None
-        if self.extractor is not None:
-            extracted = pool.submit(self._extract, image)
-        features = (lambda: None) if extracted is None else extracted.result
+    def _start(self, image: ReadImage, pool: ThreadPoolExecutor) -> Callable[[], Encoded]:
+        """Begin to encode an image on a CPU; returns a function that waits for the result."""
+        extracted = None if self.extractor is None else pool.submit(self._extract, image)
+        described = Future[Vectors]()
         if self._alone:
-            descriptor = pool.submit(self._describe, image.pixels[0]).result
+            described = pool.submit(self._describe, image.pixels[0])
         else:
-            descriptor = partial(_value, self._describe(image.pixels[0]))
-        if not self.aggregate_dim:
-            return descriptor, features, descriptor
-        # threads begin what they are given in order: it waits for what has begun
-        return descriptor, features, pool.submit(self._aggregate, descriptor, features).result
+            described.set_result(self._describe(image.pixels[0]))
 
-    @staticmethod
-    def _finish(tag: T, work: PhotoError | Pending) -> tuple[T, Encoded | PhotoError]:
-        if isinstance(work, PhotoError):
-            return tag, work
-        descriptor, features, vector = work
-        return tag, Encoded(descriptor(), features(), vector())
+        def features() -> LocalFeatures | None:
+            return None if extracted is None else extracted.result()
 
-    def _aggregate(self, descriptor: Callable[[], Vectors], features: Callable[[], LocalFeatures | None]) -> Vectors:
-        return self.search_vector(descriptor(), features())
+        combined = described
+        if self.aggregate_dim:  # threads begin what they are given in order: it waits for what has begun
+            combined = pool.submit(lambda: self.search_vector(described.result(), features()))
+        return lambda: Encoded(described.result(), features(), combined.result())
 
     def search_vector(self, descriptor: Vectors, features: LocalFeatures | None) -> Vectors:
         """The search vector of an image by its descriptor (dim,) and its local features, as the map holds it."""
@@ -192,10 +186,6 @@ class Encoder:
                 yield from flying.popleft()()
         for finish in flying:
             yield from finish()
-
-
-def _value(vector: Vectors) -> Vectors:
-    return vector
 
 
 @cache

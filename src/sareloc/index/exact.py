@@ -13,7 +13,7 @@ from typing import Any, Protocol
 import numpy as np
 import numpy.typing as npt
 
-from sareloc.arrays import Ints, Vectors
+from sareloc.arrays import Bools, Ints, Vectors
 from sareloc.errors import ArgumentError
 
 
@@ -122,7 +122,7 @@ def scan(vectors: Any, ids: Ints, queries: Vectors, k: int, rows: Ints | None = 
     faiss = load_faiss()
     k = min(k, len(ids) if rows is None else len(rows))
     if k == 0:
-        return Hits(np.zeros((len(queries), 0), dtype=np.int64), np.zeros((len(queries), 0), dtype=np.float32))
+        return no_hits(len(queries))
     parameters = None
     if rows is not None:
         chosen = np.zeros(len(ids), dtype=bool)
@@ -163,7 +163,7 @@ def take(vectors: Any, rows: Ints) -> Vectors:
     return found
 
 
-def find_rows(sorted_ids: Ints, wanted: Ints) -> tuple[Ints, np.ndarray[Any, np.dtype[np.bool_]]]:
+def find_rows(sorted_ids: Ints, wanted: Ints) -> tuple[Ints, Bools]:
     """The row of each wanted id in sorted ids, and whether it was found (else its row is meaningless)."""
     if not len(sorted_ids):
         return np.zeros(len(wanted), dtype=np.int64), np.zeros(len(wanted), dtype=bool)
@@ -197,6 +197,11 @@ def checked_k(k: int) -> int:
     if k < 1:
         raise ArgumentError(f"k must be 1 or more, found {k}")
     return k
+
+
+def no_hits(queries: int) -> Hits:
+    """Of so many queries, none."""
+    return Hits(np.zeros((queries, 0), dtype=np.int64), np.zeros((queries, 0), dtype=np.float32))
 
 
 def nearest_of(k: int, *parts: Hits) -> Hits:

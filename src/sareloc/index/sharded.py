@@ -16,7 +16,7 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-from sareloc.arrays import Ints, Vectors
+from sareloc.arrays import Bools, Ints, Vectors
 from sareloc.index.cache import IndexCache, PartFile
 from sareloc.index.exact import (
     ExactIndex,
@@ -119,7 +119,7 @@ class Part:
         self.gone[rows[found]] = True
         self.gone_count = int(self.gone.sum())
 
-    def fetch(self, ids: Ints, into: Vectors) -> np.ndarray[Any, np.dtype[np.bool_]]:
+    def fetch(self, ids: Ints, into: Vectors) -> Bools:
         """Write the vectors of those ids that this part holds to their rows of `into`; returns which they are."""
         rows, found = find_rows(self.ids, ids)
         found = found & ~self.gone[rows]

@@ -133,8 +133,20 @@ def build_map(
     """
     photos, out, model = in_order(photos, out, model)
     config = merge_options(config or MapConfig(), options)
-    loaded = model if isinstance(model, PlaceModel) else load_build_model(out, model, config)
-    return _build(loaded, photos, out, geotags, track, config)
+    if not isinstance(model, PlaceModel):
+        model = load_build_model(out, model, config)
+    start, given = time.monotonic(), None if _are_records(photos) else cast("PhotoPaths", photos)
+    files = [] if given is None else list_photos(given, videos=True)
+    with open_writer(out, model, config) as writer:
+        if given is None:
+            collected, records = Collected(()), cast("Iterable[ImageRecord]", photos)
+        else:
+            collected = collect_records(given, files, geotags, track)
+            records = collected.records
+        tally = writer.add(records)
+        tally.unreadable += collected.errors
+        notes = (*collected.notes, *_add_missing_features(writer, model.runs_on, tally))
+        return finish_build(writer, tally, notes, start)
 
 
 def in_order(first: Any, second: Any, third: Any) -> tuple[Any, Any, Any]:
@@ -162,28 +174,6 @@ def load_build_model(out: str | Path, model: str | Path | None, config: MapConfi
         with open_store(out) as store:
             return load_map_model(store.manifest, store.name, None, config.device, config.precision)
     return load_model(model or STANDARD, config.device, config.precision)
-
-
-def _build(
-    model: PlaceModel,
-    photos: PhotoPaths | Iterable[ImageRecord],
-    out: str | Path,
-    geotags: Geotags | None,
-    track: TrackOptions | None,
-    config: MapConfig,
-) -> BuildReport:
-    start, given = time.monotonic(), None if _are_records(photos) else cast("PhotoPaths", photos)
-    files = [] if given is None else list_photos(given, videos=True)
-    with open_writer(out, model, config) as writer:
-        if given is None:
-            collected, records = Collected(()), cast("Iterable[ImageRecord]", photos)
-        else:
-            collected = collect_records(given, files, geotags, track)
-            records = collected.records
-        tally = writer.add(records)
-        tally.unreadable += collected.errors
-        notes = (*collected.notes, *_add_missing_features(writer, model.runs_on, tally))
-        return finish_build(writer, tally, notes, start)
 
 
 def open_writer(out: Address, model: PlaceModel, config: MapConfig) -> MapWriter:
@@ -272,9 +262,8 @@ def add_photos(
     config = merge_options(config or MapConfig(), options)
     with open_store(path) as store:  # raises MapError if there is none
         manifest, keypoints = store.manifest, read_keypoints(store)
-        loaded = _load(model, store, config)
     config = replace(config, dim=manifest.dim, storage=manifest.storage, keypoints=keypoints or 0)
-    return _build(loaded, photos, path, geotags, track, config)
+    return build_map(photos, path, model, geotags=geotags, track=track, config=config)
 
 
 def sync_map(
@@ -317,10 +306,10 @@ def sync_map(
     files = [file for item in items for file in _files_in(item, allow_empty)]
     with open_store(path, write=not dry_run) as store:
         check_aggregate(store.manifest, store.name, store.notes())
-        if isinstance(model, PlaceModel):
-            check_same(store, _manifest_with(store.manifest, model))
-        collected = collect_records(photos, files, geotags, track)
         load = cache(lambda: _load(model, store, config))
+        if isinstance(model, PlaceModel):
+            load()  # raises MapError before anything is read
+        collected = collect_records(photos, files, geotags, track)
         as_before = replace(config, keypoints=0 if dry_run else read_keypoints(store) or 0, views=None)
         writer = MapWriter(path, store.manifest, load, as_before, dry_run=dry_run)
         writer.store, writer.views = store, read_view_options(store) or ViewOptions()
@@ -398,15 +387,11 @@ def _whole(photo: str) -> str:
 
 
 def _load(model: PlaceModel | str | Path | None, store: MapStore, config: MapConfig) -> PlaceModel:
-    if isinstance(model, PlaceModel):
-        return model
-    loaded = load_map_model(store.manifest, store.name, model, config.device, config.precision)
-    check_same(store, _manifest_with(store.manifest, loaded))
-    return loaded
-
-
-def _manifest_with(manifest: MapManifest, model: PlaceModel) -> MapManifest:
-    return replace(manifest, model=model.name, fingerprint=model.fingerprint())
+    """The model that a map was built with. Raises MapError if the given one is another."""
+    if not isinstance(model, PlaceModel):
+        model = load_map_model(store.manifest, store.name, model, config.device, config.precision)
+    check_same(store, replace(store.manifest, model=model.name, fingerprint=model.fingerprint()))
+    return model
 
 
 def _files_in(item: Path, allow_empty: bool) -> list[Path]:

@@ -172,8 +172,7 @@ def checksum(photos: Sequence[MapPhoto], vectors: Vectors, storage: Storage) -> 
     total = 0
     for photo, blob in zip(photos, PACKINGS[storage].pack(vectors), strict=True):
         tag = photo.geotag
-        time = None if tag.time is None else gpkg.time_text(tag.time)
-        seen = (*tag.latlon, tag.heading_deg, time, photo.width, photo.height)
+        seen = (*tag.latlon, tag.heading_deg, gpkg.time_text(tag.time), photo.width, photo.height)
         file = (photo.file, photo.sha256.hex(), photo.size_bytes, photo.modified_ns)
         content = json.dumps([*seen, *file]).encode() + blob[SCALES.get(storage, 0) :]
         total += int.from_bytes(hashlib.sha256(content).digest(), "big")

@@ -5,12 +5,12 @@ from __future__ import annotations
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 
 from sareloc.errors import PhotoError, PositionError
 from sareloc.geo import distance_m
-from sareloc.maps.edits import inherit_edits, with_edits
 from sareloc.maps.records import Entry, MapPhoto, entry_of, same_entry, same_geotag
 from sareloc.maps.store import MapStore
 from sareloc.photos import (
@@ -192,7 +192,7 @@ def find_new(
 
     The latter are counted, the former are not. An image in the map gets its present name,
     stamp and geotag, unless its file still exists under the name in the map: then this one is a duplicate. What was
-    edited in the map stays, and what was removed from it is not added (see `sareloc.maps.edits`).
+    edited in the map stays, and what was removed from it is not added (see `MapConfig.restore`).
 
     Args:
         found: images with a position.
@@ -252,19 +252,27 @@ def _updated(entry: Entry, now: Entry, tally: Tally, restore: bool) -> Entry:
         tally.kept_edits.append(f"{entry.file}: not valid: {entry.problem}")
         return entry
     tally.kept_edits.append(now.file)
-    return replace(now, geotag=with_edits(entry, now.geotag), source=now.geotag, edited=entry.edited)
+    return replace(now, geotag=_with_edits(entry, now.geotag), source=now.geotag, edited=entry.edited)
 
 
 def _keep_edits(photo: MapPhoto, before: Entry, tally: Tally, restore: bool) -> MapPhoto:
-    """A photo with the edits of the one that had its name before, as far as it inherits them."""
+    """A photo with the edits of the one that had its name before, if its file has the geotag of that one's file.
+
+    Then a photo was saved again, such as with other keywords. Else it is another photo, and the edits end.
+    """
     if not (before.edited or before.problem):
         return photo
-    kept = photo if restore else inherit_edits(photo, before)
-    if kept is photo:
+    if restore or before.problem or before.source is None or not same_geotag(before.source, photo.geotag):
         tally.restored.append(photo.file)
-    else:
-        tally.kept_edits.append(photo.file)
-    return kept
+        return photo
+    tally.kept_edits.append(photo.file)
+    return replace(photo, geotag=_with_edits(before, photo.geotag), source=photo.geotag)
+
+
+def _with_edits(entry: Entry, geotag: Geotag) -> Geotag:
+    """A geotag by the file of a photo, with what was edited in the map."""
+    edits: dict[str, Any] = {name: getattr(entry.geotag, name) for name in entry.edited}
+    return replace(geotag, **edits)
 
 
 def split_usable(examined: Iterable[Examined], trust_estimates: bool, tally: Tally) -> Iterator[New]:
@@ -306,11 +314,10 @@ def _count_duplicate(where: str, geotag: Geotag, kept: str, kept_geotag: Geotag,
 
 def _is_there(store: MapStore, entry: Entry) -> bool:
     """Whether the photo of an entry still exists under its name; an image that is not a file always does."""
-    return entry.file.startswith(FRAME) or entry.stamp == _stamp_now(store, entry.file)
-
-
-def _stamp_now(store: MapStore, file: str) -> tuple[int, int] | None:
-    return remote_stamp(without_fragment(file)) if is_url(file) else stamp(store.photo_path(file))
+    if entry.file.startswith(FRAME):
+        return True
+    now = remote_stamp(without_fragment(entry.file)) if is_url(entry.file) else stamp(store.photo_path(entry.file))
+    return entry.stamp == now
 
 
 def geotag_updates(
@@ -343,8 +350,14 @@ def _count_update(entry: Entry, now: Entry, tally: Tally) -> None:
         tally.updated_photos.append(now.file)
 
 
-def geotag_from_sidecar(photo: Path) -> Geotag | None:
-    """The geotag of a photo with a sidecar, which may change while the photo does not; None without a sidecar."""
+def present_geotag(record: ImageRecord) -> Geotag | None:
+    """The geotag of a record, else of a sidecar of its file: what may change while the file does not.
+
+    None if there is neither.
+    """
+    if record.geotag is not None or not isinstance(record.image, str | Path) or is_url(record.image):
+        return record.geotag
+    photo = Path(record.image)
     file = file_of(photo)
     alone = find_sidecar(file) is None and find_takeout_json(file) is None
     return None if alone else read_geotag(photo)

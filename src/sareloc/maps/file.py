@@ -1,5 +1,4 @@
-"""MapFile: a map on disk, one GeoPackage (see `sareloc.maps.file_reader`), for reading and writing; SharedFile: the one
-connection by which a map that is open for searching reads its file.
+"""MapFile: a map on disk, one GeoPackage (see `sareloc.maps.file_reader`), for reading and writing.
 
 A photo, its search vector and its local features are added in one transaction; triggers delete all of them together.
 Each transaction that changes the map also draws a new change id. Writers use a write-ahead log, so that other processes
@@ -17,15 +16,14 @@ from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
 from dataclasses import replace
 from pathlib import Path
-from threading import Lock
 from typing import TYPE_CHECKING, Any, Self
 
 import numpy as np
 
 from sareloc.arrays import Ints, Vectors
 from sareloc.errors import ArgumentError, MapError
-from sareloc.maps import edits, gpkg, schema
-from sareloc.maps.file_reader import NOTE, FileReader, marks
+from sareloc.maps import gpkg, schema
+from sareloc.maps.file_reader import NOTE, FileReader
 from sareloc.maps.records import OTHER_VECTORS, Entry, MapInfo, MapManifest, MapPhoto, complete_vectors, read_adaptation
 from sareloc.maps.rows import (
     BAD_VALUE,
@@ -36,10 +34,11 @@ from sareloc.maps.rows import (
     photo_checksum,
     photo_of,
     row_of,
-    time_of,
     whitening_rows,
 )
+from sareloc.maps.schema import FEATURES, GEOTAGS, STAGED, WHITENING, marks
 from sareloc.maps.store import Address
+from sareloc.photos import Geotag
 
 if TYPE_CHECKING:
     from sareloc.geometry.adaptation import Adaptation
@@ -48,8 +47,6 @@ ID_GAP = 2**32
 """A writer's ids begin after a random gap of up to this size: two maps that continue one backup share no new ids."""
 LAST_ID = 2**62
 SUFFIX = ".gpkg"
-_OF_PARENT: list[MapFile | None] = []
-"""Connections of the process that this one was forked from: SQLite forbids to use and to close them."""
 
 
 def open_map_file(path: Address, write: bool = False) -> MapFile:
@@ -112,7 +109,7 @@ class MapFile(FileReader):
                 if new.rowcount == 1:  # else another process added it meanwhile
                     photo_id = int(new.lastrowid or 0)
                     sql.execute("INSERT INTO descriptors VALUES (?, ?)", (photo_id, blob))
-                    edits.write_source(sql, photo_id, photo.sha256, photo.source or photo.geotag)
+                    _write_source(sql, photo_id, photo.sha256, photo.source or photo.geotag)
                     if packed is not None:
                         _insert_features(sql, photo_id, packed)
                     added.append(geom)
@@ -140,14 +137,14 @@ class MapFile(FileReader):
                 named = (geom, entry.file, photo_checksum(geom, entry.file))
                 found = sql.execute("SELECT geom, sha256 FROM photos WHERE fid = ?", (entry.photo_id,)).fetchall()
                 for before, sha256 in found:
-                    edits.write_source(sql, entry.photo_id, sha256, entry.source or tag)
+                    _write_source(sql, entry.photo_id, sha256, entry.source or tag)
                     if before != geom:
                         added.append(geom)
                         removed.append(before)
                 sql.execute(
                     "UPDATE photos SET geom = ?, file = ?, photo_checksum = ?, time = ?, heading_deg = ?, "
                     "size_bytes = ?, modified_ns = ? WHERE fid = ?",
-                    (*named, time_of(tag), tag.heading_deg, *entry.stamp, entry.photo_id),
+                    (*named, gpkg.time_text(tag.time), tag.heading_deg, *entry.stamp, entry.photo_id),
                 )
                 if entry.replaces != entry.photo_id:
                     removed += _drop_replaced(sql, entry)
@@ -162,8 +159,12 @@ class MapFile(FileReader):
 
     def remember_removed(self, digests: Collection[bytes]) -> None:
         """See `MapStore`; one transaction."""
+        forget = (
+            f"INSERT OR IGNORE INTO {GEOTAGS} (fid, sha256) "
+            f"SELECT min(0, coalesce(min(fid), 0)) - 1, ? FROM {GEOTAGS}"  # ids below 0, as no photo's is
+        )
         with self._transaction() as sql:
-            edits.write_removed(sql, digests)
+            sql.executemany(forget, [(digest,) for digest in sorted(digests)])
 
     def write_features(self, ids: Ints, blobs: Sequence[bytes]) -> int:
         """See `MapStore`; one transaction."""
@@ -195,13 +196,13 @@ class MapFile(FileReader):
             By ascending id a number that stands for what a search vector is computed from: the stored one, the local
             features and the constants.
         """
-        held = {fid: checksum for checksum, fid in self.query(f"SELECT checksum, fid FROM {schema.FEATURES}")}
+        held = {fid: checksum for checksum, fid in self.query(f"SELECT checksum, fid FROM {FEATURES}")}
         rows = self.query("SELECT fid, descriptor_checksum, features_checksum FROM photos ORDER BY fid")
         staged: dict[int, int] = {}
-        if schema.has_table(self._connection, schema.STAGED):
+        if gpkg.has_table(self._connection, STAGED):
             size = self._packing.size(made.vector_dim)
             whole = f"typeof(vector) = 'blob' AND length(vector) = {size}"
-            staged = dict(self.query(f"SELECT fid, source FROM {schema.STAGED} WHERE {whole}"))
+            staged = dict(self.query(f"SELECT fid, source FROM {STAGED} WHERE {whole}"))
         known = (made.aggregate, made.aggregate_dim)
         sources = {
             fid: descriptor_checksum(repr((*known, *checksums, held.get(fid))).encode()) for fid, *checksums in rows
@@ -220,8 +221,14 @@ class MapFile(FileReader):
             for (fid, source), blob in zip(sources.items(), self._packing.pack(vectors), strict=True)
         ]
         with self._transaction() as sql:
-            schema.make_staged_table(sql)
-            insert = f"INSERT OR REPLACE INTO {schema.STAGED} (fid, vector, checksum, source) VALUES (?, ?, ?, ?)"
+            if not gpkg.has_table(sql, STAGED):
+                gpkg.make_attributes(
+                    sql,
+                    STAGED,
+                    "fid INTEGER PRIMARY KEY, vector BLOB NOT NULL, checksum INTEGER NOT NULL, source INTEGER NOT NULL",
+                    "search vectors of an upgrade that has not finished: repeat sareloc map upgrade",
+                )
+            insert = f"INSERT OR REPLACE INTO {STAGED} (fid, vector, checksum, source) VALUES (?, ?, ?, ?)"
             sql.executemany(insert, rows)
 
     def replace_vectors(self, made: MapManifest, forget: Callable[[str], bool]) -> list[str] | None:
@@ -238,10 +245,11 @@ class MapFile(FileReader):
         with self._transaction() as sql:
             if self.unstaged_photos(made):
                 return None
-            of_same_photo = f"FROM {schema.STAGED} AS new WHERE new.fid ="
+            of_same_photo = f"FROM {STAGED} AS new WHERE new.fid ="
             sql.execute(f"UPDATE descriptors SET descriptor = new.vector {of_same_photo} descriptors.fid")
             sql.execute(f"UPDATE photos SET descriptor_checksum = new.checksum {of_same_photo} photos.fid")
-            schema.drop_staged_table(sql)
+            sql.execute(f"DROP TABLE IF EXISTS {STAGED}")
+            sql.execute("DELETE FROM gpkg_contents WHERE table_name = ?", (STAGED,))
             schema.write_aggregate(sql, made)
             removed = sorted(name for name in self.notes() if forget(name))
             sql.executemany("DELETE FROM manifest WHERE key = ?", [(NOTE + name,) for name in removed])
@@ -251,15 +259,21 @@ class MapFile(FileReader):
     def write_note(self, name: str, text: str) -> None:
         """See `MapStore`."""
         with self._transaction() as sql:
-            sql.execute("INSERT OR REPLACE INTO manifest (key, value) VALUES (?, ?)", (NOTE + name, text))
+            schema.write_values(sql, {NOTE + name: text})
 
     def write_whitening(self, mean: Vectors, projection: Vectors) -> None:
         """See `MapStore`."""
         with self._transaction() as sql:
-            schema.make_whitening_table(sql)
-            if not sql.execute(f"SELECT 1 FROM {schema.WHITENING} LIMIT 1").fetchall():
+            if not gpkg.has_table(sql, WHITENING):
+                gpkg.make_attributes(
+                    sql,
+                    WHITENING,
+                    "fid INTEGER PRIMARY KEY, numbers BLOB NOT NULL, checksum INTEGER NOT NULL",
+                    "whitening of this map's descriptors: mean (fid 1, float32) and rows of the projection (float16)",
+                )
+            if not sql.execute(f"SELECT 1 FROM {WHITENING} LIMIT 1").fetchall():
                 rows = whitening_rows(mean, projection)
-                sql.executemany(f"INSERT INTO {schema.WHITENING} (fid, numbers, checksum) VALUES (?, ?, ?)", rows)
+                sql.executemany(f"INSERT INTO {WHITENING} (fid, numbers, checksum) VALUES (?, ?, ?)", rows)
 
     def seal(self) -> None:
         """See `MapStore`: nothing to do."""
@@ -306,11 +320,18 @@ class MapFile(FileReader):
             self._connection.execute("PRAGMA wal_checkpoint(PASSIVE)")
 
 
+def _write_source(sql: sqlite3.Connection, photo_id: int, sha256: bytes, geotag: Geotag) -> None:
+    """Write the geotag of a photo by its file; a removed photo of the same content is forgotten."""
+    row = (photo_id, sha256, gpkg.point_blob(geotag.latlon), geotag.heading_deg, gpkg.time_text(geotag.time))
+    columns = "fid, sha256, geom, heading_deg, time"
+    sql.execute(f"INSERT OR REPLACE INTO {GEOTAGS} ({columns}) VALUES ({marks(row)})", row)
+
+
 def _insert_features(sql: sqlite3.Connection, photo_id: int, blob: bytes) -> int:
     """Write the local features of a photo, and bind them to it; returns 1, or 0 if there is no such photo."""
     written, checksum = 0, descriptor_checksum(blob)
     for (sha256,) in sql.execute("SELECT sha256 FROM photos WHERE fid = ?", (photo_id,)).fetchall():
-        insert = f"INSERT OR REPLACE INTO {schema.FEATURES} (fid, features, checksum) VALUES (?, ?, ?)"
+        insert = f"INSERT OR REPLACE INTO {FEATURES} (fid, features, checksum) VALUES (?, ?, ?)"
         written += sql.execute(insert, (photo_id, blob, checksum)).rowcount
         bound = features_checksum(photo_id, sha256, checksum)
         sql.execute("UPDATE photos SET features_checksum = ? WHERE fid = ?", (bound, photo_id))
@@ -339,67 +360,10 @@ def _drop(sql: sqlite3.Connection, condition: str, values: Sequence[Any], rememb
     found = sql.execute(f"SELECT fid, geom FROM photos WHERE {condition}", values).fetchall()
     sql.execute(f"DELETE FROM photos WHERE {condition}", values)
     if not remember:
-        sql.executemany(f"DELETE FROM {edits.TABLE} WHERE fid = ?", [(fid,) for fid, _ in found])
+        sql.executemany(f"DELETE FROM {GEOTAGS} WHERE fid = ?", [(fid,) for fid, _ in found])
     return [blob for _, blob in found]
 
 
 def _note_change(sql: sqlite3.Connection, added: Sequence[bytes], removed: Sequence[bytes]) -> None:
     gone = gpkg.latlon_of_blobs(gpkg.readable_points(removed))
     gpkg.note_change(sql, "photos", gpkg.latlon_of_blobs(added), gone)
-
-
-class SharedFile:
-    """One connection to a map file for reading, which threads share: one uses it at a time.
-
-    It is opened when it is needed, and again after each change of the file by anyone: SQLite counts exactly what other
-    connections commit (`data_version`), and size, time stamp and inode tell that a file was overwritten or replaced.
-    Opening checks the tables, so that they are checked after each change. A forked process opens its own.
-    """
-
-    def __init__(self, path: Path) -> None:
-        self.path = path
-        self.version = 0
-        """Differs from an earlier value if the file may have changed in between."""
-        self._lock = Lock()
-        self._pid = os.getpid()
-        self._file: MapFile | None = None
-        self._seen: tuple[int, ...] = ()
-
-    @contextmanager
-    def use(self) -> Iterator[MapFile]:
-        """The map as it is now, for this thread alone. Raises MapError if the file cannot be read."""
-        self._leave_to_parent()
-        with self._lock:
-            if self._file is not None and self._state(self._file) != self._seen:
-                self._file.abandon()
-                self._file = None
-            if self._file is None:
-                self.version += 1
-                self._file = MapFile.open(self.path)
-                self._seen = self._state(self._file)
-            yield self._file
-
-    def close(self) -> None:
-        """Close the connection, until the next use; a single file is left if no other process has it open."""
-        self._leave_to_parent()
-        with self._lock:
-            if self._file is not None:
-                self._file.close()
-                self._file = None
-
-    def _leave_to_parent(self) -> None:
-        """In a forked process: forget the connection, and the lock, which a thread of the parent may have held."""
-        if self._pid != os.getpid():
-            _OF_PARENT.append(self._file)
-            self._file, self._lock, self._pid = None, Lock(), os.getpid()
-
-    def _state(self, file: MapFile) -> tuple[int, ...]:
-        return (*self._stamp(), *file.query("PRAGMA data_version")[0])
-
-    def _stamp(self) -> tuple[int, ...]:
-        try:
-            status = os.stat(self.path)
-        except (OSError, ValueError) as gone:
-            reason = gone.strerror if isinstance(gone, OSError) else gone
-            raise MapError(f"map {self.path} cannot be read: {reason}") from gone
-        return status.st_dev, status.st_ino, status.st_size, status.st_mtime_ns

@@ -2,7 +2,8 @@
 
 photos          points in WGS84: file, time, heading, size, content hash, checksums; the layer that QGIS shows, with
                 the R-tree that GIS programs use
-file_geotags    the same fid, content hash and geotag by the file; since format 6, see `sareloc.maps.edits`
+file_geotags    the same fid, content hash and geotag by the file, which tell what other programs have edited or removed
+                (see `GEOTAGS` in `sareloc.maps.schema`); since format 6
 descriptors     the same fid, and the search vector as bytes (see `PACKINGS`); before format 5 the descriptor
 local_features  the same fid, local features as bytes (see `pack_features`), their checksum; since format 3. Since
                 format 4 `features_checksum` of photos says which local features are those of a photo
@@ -26,13 +27,14 @@ from sareloc.arrays import Floats, Ints, Vectors
 from sareloc.errors import MapError
 from sareloc.geo import Area
 from sareloc.index.cache import IndexCache
-from sareloc.maps import edits, schema
+from sareloc.maps import gpkg, schema
 from sareloc.maps.records import LARGEST_DIM, LARGEST_FEATURES, Entry, MapManifest, MapPhoto, shown
 from sareloc.maps.rows import (
     BAD_VALUE,
     ENTRY,
     PACKINGS,
     ROW,
+    SOURCE,
     descriptor_checksum,
     entries_of,
     features_checksum,
@@ -41,6 +43,7 @@ from sareloc.maps.rows import (
     places_of,
     whitening_of,
 )
+from sareloc.maps.schema import FEATURES, GEOTAGS, WHITENING, marks
 from sareloc.maps.store import MapStore
 
 if TYPE_CHECKING:
@@ -50,7 +53,7 @@ T = TypeVar("T")
 
 PART = 4096  # rows read at a time
 PLACES = "SELECT fid, geom, file, {} FROM photos ORDER BY fid"
-REMOVED = f"SELECT source.sha256 FROM {edits.TABLE} AS source LEFT JOIN photos USING (fid)"
+REMOVED = f"SELECT source.sha256 FROM {GEOTAGS} AS source LEFT JOIN photos USING (fid)"
 LOST = "SELECT fid FROM photos WHERE fid NOT IN (SELECT fid FROM descriptors)"
 NO_DESCRIPTOR = "it has no descriptor: remove it and add it again"
 NOTE = "note "
@@ -107,7 +110,7 @@ class FeatureRow(NamedTuple):
 
     def damage(self, path: Path, wrong: ValueError) -> MapError:
         """The error of a map with damaged local features, and what to do."""
-        delete = f"sqlite3 {shlex.quote(str(path))} 'DELETE FROM {schema.FEATURES} WHERE fid = {self.photo_id}'"
+        delete = f"sqlite3 {shlex.quote(str(path))} 'DELETE FROM {FEATURES} WHERE fid = {self.photo_id}'"
         return MapError(
             f"map {path} is damaged: the local features of photo {self.photo_id} ({shown(self.file)}) {wrong}. "
             f'List all damage with "sareloc map verify", delete them ({delete}) and compute them again with "sareloc '
@@ -192,7 +195,7 @@ class FileReader(MapStore):
         """The columns of the geotag by the file, and the tables; NULL in a map of an earlier format, which has none."""
         if self.manifest.format < 6:
             return "NULL, NULL, NULL FROM photos"
-        return f"{edits.READ} FROM {edits.JOINED}"
+        return f"{SOURCE} FROM photos LEFT JOIN {GEOTAGS} AS source USING (fid)"
 
     def removed(self, digests: Sequence[bytes]) -> set[bytes]:
         """See `MapStore`."""
@@ -334,7 +337,7 @@ class FileReader(MapStore):
     def ids_without_features(self) -> Ints:
         """See `MapStore`."""
         rows = self.query(f"SELECT fid, sha256, {self._features_checksum} FROM photos")
-        held = dict(self.query(f"SELECT fid, checksum FROM {schema.FEATURES}")) if self.manifest.format > 2 else {}
+        held = dict(self.query(f"SELECT fid, checksum FROM {FEATURES}")) if self.manifest.format > 2 else {}
         ids = np.sort(np.array([fid for fid, _, _ in rows if fid >= 0], dtype=np.int64))
         own = [fid for fid, sha256, bound in rows if fid in held and is_bound(fid, sha256, held[fid], bound)]
         return np.setdiff1d(ids, np.array(own, dtype=np.int64), assume_unique=True)
@@ -365,7 +368,7 @@ class FileReader(MapStore):
         wanted = "features" if best is None else f"substr(features, 1, {prefix})"
         # an expression over the column, so that only a part of long ones is read
         read = f"CASE WHEN length(features) <= {LARGEST_FEATURES} THEN {wanted} END, length(features), checksum"
-        source = f"photos LEFT JOIN {schema.FEATURES} USING (fid)"
+        source = f"photos LEFT JOIN {FEATURES} USING (fid)"
         if self.manifest.format < 3:
             read, source = "NULL, NULL, NULL", "photos"
         found: list[FeatureRow] = []
@@ -396,11 +399,11 @@ class FileReader(MapStore):
 
     def whitening(self) -> tuple[Vectors, Vectors] | None:
         """See `MapStore`."""
-        if not schema.has_table(self._connection, schema.WHITENING):
+        if not gpkg.has_table(self._connection, WHITENING):
             return None
         read = f"CASE WHEN length(numbers) <= {4 * LARGEST_DIM} THEN numbers END"
         dim = self.manifest.dim
-        rows = self.query(f"SELECT fid, {read}, checksum FROM {schema.WHITENING} ORDER BY fid LIMIT ?", (dim + 2,))
+        rows = self.query(f"SELECT fid, {read}, checksum FROM {WHITENING} ORDER BY fid LIMIT ?", (dim + 2,))
         try:
             return whitening_of(rows, dim)
         except ValueError as wrong:
@@ -450,8 +453,3 @@ def parts(values: Sequence[T]) -> Iterator[Sequence[T]]:
     """The values, `PART` at a time."""
     for start in range(0, len(values), PART):
         yield values[start : start + PART]
-
-
-def marks(values: Sequence[Any]) -> str:
-    """A parameter of SQL for each value."""
-    return ", ".join("?" * len(values))

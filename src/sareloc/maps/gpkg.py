@@ -65,6 +65,11 @@ def is_geopackage(connection: sqlite3.Connection) -> bool:
     return bool(connection.execute("PRAGMA application_id").fetchone()[0] == APPLICATION_ID)
 
 
+def has_table(connection: sqlite3.Connection, name: str) -> bool:
+    """Whether there is a table, view, index or trigger of this name."""
+    return bool(connection.execute("SELECT 1 FROM sqlite_master WHERE name = ?", (name,)).fetchall())
+
+
 def make_point_layer(connection: sqlite3.Connection, name: str, columns: str, description: str) -> None:
     """Create a layer of WGS84 points: a table with `fid` (never reused), `geom` and more columns.
 
@@ -111,7 +116,7 @@ def make_rtree(connection: sqlite3.Connection, name: str) -> None:
     The triggers call functions that GIS programs define, and `allow_spatial_index`; deleting rows needs none.
     """
     rtree = f"rtree_{name}_geom"
-    if connection.execute("SELECT 1 FROM sqlite_master WHERE name = ?", (rtree,)).fetchall():
+    if has_table(connection, rtree):
         return
     if not connection.execute("SELECT 1 FROM pragma_module_list WHERE name = 'rtree'").fetchall():
         return
@@ -222,8 +227,10 @@ def _lonlat(blob: bytes) -> tuple[float, float]:
     return longitude, latitude
 
 
-def time_text(seconds: float) -> str:
-    """A DATETIME of the standard, from seconds since 1970 in UTC."""
+def time_text(seconds: float | None) -> str | None:
+    """A DATETIME of the standard, from seconds since 1970 in UTC; None if the time is unknown."""
+    if seconds is None:
+        return None
     moment = datetime(1970, 1, 1) + timedelta(seconds=seconds)
     return moment.isoformat(timespec="milliseconds") + "Z"
 

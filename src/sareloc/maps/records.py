@@ -26,8 +26,8 @@ if TYPE_CHECKING:
 
 FORMAT = 6
 """Of maps. Format 1 had no checksums and no change id, formats 1 and 2 no local features, format 3 local features
-without `features_checksum`, formats 1 to 4 no aggregated local features, formats 1 to 5 no geotags by files (see
-`sareloc.maps.edits`); they are read, and files are upgraded when opened for writing."""
+without `features_checksum`, formats 1 to 4 no aggregated local features, formats 1 to 5 no geotags by files; they
+are read, and files are upgraded when opened for writing."""
 LARGEST_FEATURES = 2**20
 """Bytes of a photo's packed local features: more are not read."""
 TIME_S = 1e-3  # a map file stores milliseconds
@@ -82,7 +82,7 @@ class MapPhoto:
     replaces: int | None = None
     """The id of the photo that had this file name before."""
     source: Geotag | None = None
-    """The geotag by its file, if that in the map was edited (see `sareloc.maps.edits`); None: the same."""
+    """The geotag by its file, if that in the map was edited; None: the same."""
 
 
 @dataclass(frozen=True, slots=True)

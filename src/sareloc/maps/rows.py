@@ -10,7 +10,7 @@ import re
 import struct
 import zlib
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 import numpy as np
@@ -18,7 +18,6 @@ import numpy as np
 from sareloc.arrays import Floats, Ints, Vectors
 from sareloc.errors import MapError, PositionError
 from sareloc.maps import gpkg
-from sareloc.maps.edits import edited_fields
 from sareloc.maps.records import (
     FORMAT,
     LARGEST_AGGREGATE_DIM,
@@ -37,6 +36,10 @@ AGGREGATES = 5  # the first format with aggregated local features
 ENTRY = "fid, photos.geom, file, photos.time, photos.heading_deg, size_bytes, modified_ns"
 ROW = "fid, photos.geom, file, photos.time, photos.heading_deg, width, height, photos.sha256, size_bytes, modified_ns"
 INSERTED = ROW.removeprefix("fid, ").replace("photos.", "") + ", descriptor_checksum, photo_checksum"
+SOURCE = "source.geom, source.heading_deg, source.time"
+"""The geotag by the file, which is read with a photo or an entry; NULL if the map has none of it."""
+EDITABLE = ("latlon", "heading_deg", "time")
+"""Fields of a geotag, each of which another program may change in the map."""
 MISMATCH = "its position or file name does not match its checksum"
 BAD_NAME = "its file name is empty, has a NUL, or is not a text"
 HALF_MAX = 65_504.0  # the largest number of half precision
@@ -165,14 +168,9 @@ def row_of(photo: MapPhoto) -> tuple[Any, ...]:
     """The values of `INSERTED`, without the point and the checksums."""
     tag = photo.geotag
     return (
-        *(photo.file, time_of(tag), tag.heading_deg, photo.width, photo.height),
+        *(photo.file, gpkg.time_text(tag.time), tag.heading_deg, photo.width, photo.height),
         *(photo.sha256, photo.size_bytes, photo.modified_ns),
     )
-
-
-def time_of(tag: Geotag) -> str | None:
-    """The time of a geotag as stored."""
-    return None if tag.time is None else gpkg.time_text(tag.time)
 
 
 def geotag_of(latlon: Sequence[float], heading_deg: float | None, time: str | None) -> Geotag:
@@ -185,7 +183,7 @@ def geotag_of(latlon: Sequence[float], heading_deg: float | None, time: str | No
 
 
 def photo_of(row: Sequence[Any]) -> MapPhoto:
-    """The photo of a row: `ROW`, its checksum and `edits.READ`. Raises one of `BAD_VALUE` if a value is invalid."""
+    """The photo of a row: `ROW`, its checksum and `SOURCE`. Raises one of `BAD_VALUE` if a value is invalid."""
     _, geom, file, time, heading, width, height, sha256, size, modified, checksum, *by_file = row
     (latlon,) = gpkg.latlon_of_blobs([geom]).tolist()
     _check_name(file)
@@ -201,7 +199,7 @@ def photo_of(row: Sequence[Any]) -> MapPhoto:
 
 
 def source_of(by_file: Sequence[Any]) -> Geotag | None:
-    """The geotag of the values of `edits.READ`; None if it is unknown or invalid."""
+    """The geotag of the values of `SOURCE`; None if it is unknown or invalid."""
     geom, heading_deg, time = by_file
     try:
         return None if geom is None else geotag_of(gpkg.latlon_of_blobs([geom])[0].tolist(), heading_deg, time)
@@ -236,7 +234,7 @@ def ids_of(ids: Sequence[int]) -> Ints:
 
 
 def entries_of(rows: Sequence[Sequence[Any]]) -> Iterator[tuple[bytes, Entry]]:
-    """The entries, each with its SHA-256, of rows: `ENTRY`, sha256, checksum, `edits.READ`.
+    """The entries, each with its SHA-256, of rows: `ENTRY`, sha256, checksum, `SOURCE`.
 
     A row that another program has changed to something that cannot be read gives the geotag by the file, and the
     problem. Damaged rows are left out, so that their photos are added again.
@@ -254,8 +252,21 @@ def entries_of(rows: Sequence[Sequence[Any]]) -> Iterator[tuple[bytes, Entry]]:
             if source is not None:
                 yield sha256, Entry(photo_id, file, stamp, source, source=source, problem=str(wrong))
             continue
-        edited = () if same else edited_fields(geotag, source, checksum)
+        edited = () if same else _edited_fields(geotag, source, checksum)
         yield sha256, Entry(photo_id, file, stamp, geotag, None, source if edited else None, edited)
+
+
+def _edited_fields(geotag: Geotag, source: Geotag | None, checksum: int) -> tuple[str, ...]:
+    """The fields of a geotag that another program has changed in the map.
+
+    Args:
+        geotag: in the map.
+        source: by the file; None if it is unknown.
+        checksum: of position and file name in the map; 0: another program has changed one of them.
+    """
+    if source is None:
+        return () if checksum else EDITABLE[:1]
+    return tuple(one for one in EDITABLE if not same_geotag(replace(geotag, **{one: getattr(source, one)}), geotag))
 
 
 def is_damaged(geom: Any, file: Any, checksum: int) -> bool:

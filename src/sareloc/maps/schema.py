@@ -13,13 +13,14 @@ import shutil
 import sqlite3
 import stat
 import uuid
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
 from dataclasses import asdict, fields, replace
 from pathlib import Path
+from typing import Any
 
 from sareloc.errors import MapError, look_up
-from sareloc.maps import edits, gpkg
+from sareloc.maps import gpkg
 from sareloc.maps.records import FORMAT, MapManifest, shown
 from sareloc.maps.rows import PACKINGS, descriptor_checksum, features_checksum, photo_checksum, read_manifest
 
@@ -45,6 +46,13 @@ COLUMNS = {
 FEATURES_COLUMNS = {"fid", "features", "checksum"}  # since format 3
 WHITENING_COLUMNS = {"fid", "numbers", "checksum"}  # of maps with a whitening of their own
 STAGED_COLUMNS = {"fid", "vector", "checksum", "source"}
+GEOTAGS = "file_geotags"
+"""Of each photo that sareloc wrote, its content and its geotag by its file (or table, sidecar, track).
+
+A photo whose geotag in the map differs was edited by another program, such as QGIS: writing the map keeps that. A row
+without a photo is of one that was removed from the map, by another program or by `remove_photos`: it is not added again
+unless that is asked for (`MapConfig.restore`)."""
+GEOTAGS_COLUMNS = {"fid", "sha256", "geom", "heading_deg", "time"}
 TRIGGERED_TABLES = {"descriptors", "rtree_photos_geom", "gpkg_ogr_contents"}
 TRIGGERED_FUNCTIONS = {"st_minx", "st_maxx", "st_miny", "st_maxy", "st_isempty", "lower"}
 
@@ -201,9 +209,14 @@ def _is_full(path: Path) -> bool:
 
 def write_change_id(sql: sqlite3.Connection) -> None:
     """Draw a new change id: two states of a map never have the same one, also if they continue the same backup."""
-    sql.execute(
+    write_values(sql, {CHANGE_ID: secrets.token_hex(16)})
+
+
+def write_values(sql: sqlite3.Connection, values: Mapping[str, str]) -> None:
+    """Write values to the manifest; earlier ones of the same keys are replaced."""
+    sql.executemany(
         "INSERT INTO manifest (key, value) VALUES (?, ?) ON CONFLICT (key) DO UPDATE SET value = excluded.value",
-        (CHANGE_ID, secrets.token_hex(16)),
+        values.items(),
     )
 
 
@@ -242,10 +255,9 @@ def _write_empty(path: Path, manifest: MapManifest) -> None:
         connection.execute(_FORGET)
         connection.execute(_EDITED)
         _make_features_table(connection)
-        edits.make_table(connection)
+        _make_geotags_table(connection)
         gpkg.make_rtree(connection, "photos")
-        rows = [(key, str(value)) for key, value in asdict(manifest).items()]
-        connection.executemany("INSERT INTO manifest (key, value) VALUES (?, ?)", rows)
+        write_values(connection, {key: str(value) for key, value in asdict(manifest).items()})
         write_change_id(connection)
         connection.execute("COMMIT")
     finally:
@@ -274,45 +286,29 @@ def _make_features_table(connection: sqlite3.Connection) -> None:
     connection.execute(_FORGET_FEATURES)
 
 
-def has_table(connection: sqlite3.Connection, name: str) -> bool:
-    """Whether there is a table of this name."""
-    return bool(connection.execute("SELECT 1 FROM sqlite_master WHERE name = ?", (name,)).fetchall())
+def _make_geotags_table(connection: sqlite3.Connection) -> None:
+    """Create the table of geotags by files, with a row for each photo of the map.
 
-
-def make_staged_table(connection: sqlite3.Connection) -> None:
-    """Create the table of search vectors that will replace those of the map, if there is none."""
-    if not has_table(connection, STAGED):
-        gpkg.make_attributes(
-            connection,
-            STAGED,
-            "fid INTEGER PRIMARY KEY, vector BLOB NOT NULL, checksum INTEGER NOT NULL, source INTEGER NOT NULL",
-            "search vectors of an upgrade that has not finished: repeat sareloc map upgrade",
-        )
-
-
-def drop_staged_table(connection: sqlite3.Connection) -> None:
-    """Remove the table of staged search vectors, if there is one."""
-    connection.execute(f"DROP TABLE IF EXISTS {STAGED}")
-    connection.execute("DELETE FROM gpkg_contents WHERE table_name = ?", (STAGED,))
+    The position by the file is unknown (NULL) of those whose checksum says that they were edited before.
+    """
+    gpkg.make_attributes(
+        connection,
+        GEOTAGS,
+        "fid INTEGER PRIMARY KEY, sha256 BLOB NOT NULL UNIQUE, geom BLOB, heading_deg DOUBLE, time DATETIME",
+        "geotag of the photo with the same fid by its file: in photos it differs if it was edited; without a photo: "
+        "removed from the map",
+    )
+    connection.execute(
+        f"INSERT OR IGNORE INTO {GEOTAGS} (fid, sha256, geom, heading_deg, time) SELECT fid, sha256, "
+        "CASE WHEN photo_checksum != 0 THEN geom END, heading_deg, time FROM photos WHERE typeof(sha256) = 'blob'"
+    )
 
 
 def write_aggregate(connection: sqlite3.Connection, manifest: MapManifest) -> None:
     """Write which aggregated local features are in the search vectors."""
-    for key, value in (("aggregate", manifest.aggregate), ("aggregate_dim", str(manifest.aggregate_dim))):
-        connection.execute("INSERT OR REPLACE INTO manifest (key, value) VALUES (?, ?)", (key, value))
+    write_values(connection, {"aggregate": manifest.aggregate, "aggregate_dim": str(manifest.aggregate_dim)})
     described = (describe_vectors(manifest), "descriptors")
     connection.execute("UPDATE gpkg_contents SET description = ? WHERE table_name = ?", described)
-
-
-def make_whitening_table(connection: sqlite3.Connection) -> None:
-    """Create the table of the map's own whitening, if there is none."""
-    if not has_table(connection, WHITENING):
-        gpkg.make_attributes(
-            connection,
-            WHITENING,
-            "fid INTEGER PRIMARY KEY, numbers BLOB NOT NULL, checksum INTEGER NOT NULL",
-            "whitening of this map's descriptors: mean (fid 1, float32) and rows of the projection (float16)",
-        )
 
 
 def _add_checksums(connection: sqlite3.Connection) -> None:
@@ -359,9 +355,9 @@ def _upgrade(path: Path, connection: sqlite3.Connection) -> MapManifest:
         if manifest.format < 5:
             write_aggregate(connection, manifest)
         if manifest.format < 6:  # else another process did it
-            edits.make_table(connection)
+            _make_geotags_table(connection)
             gpkg.make_rtree(connection, "photos")
-            connection.execute("UPDATE manifest SET value = ? WHERE key = 'format'", (str(FORMAT),))
+            write_values(connection, {"format": str(FORMAT)})
             write_change_id(connection)
         connection.execute("COMMIT")
     except BaseException:
@@ -399,7 +395,7 @@ def _check_tables(path: Path, connection: sqlite3.Connection) -> None:
         for name, kind, page in connection.execute(query)
     }
     if wrong := [
-        table for table in (*COLUMNS, FEATURES, WHITENING, STAGED, edits.TABLE) if kinds.get(table, "table") != "table"
+        table for table in (*COLUMNS, FEATURES, WHITENING, STAGED, GEOTAGS) if kinds.get(table, "table") != "table"
     ]:
         raise MapError(f"{path} is not a map of sareloc: its {wrong[0]} is a {kinds[wrong[0]]}, expected a table")
     layers = set()
@@ -413,7 +409,7 @@ def _check_tables(path: Path, connection: sqlite3.Connection) -> None:
         if table not in kinds:
             raise MapError(f"{path} is not a map of sareloc: it lacks the table {table}")
         _check_columns(path, connection, table, set(columns.split()))
-    for table, needed in ((WHITENING, WHITENING_COLUMNS), (STAGED, STAGED_COLUMNS), (edits.TABLE, edits.COLUMNS)):
+    for table, needed in ((WHITENING, WHITENING_COLUMNS), (STAGED, STAGED_COLUMNS), (GEOTAGS, GEOTAGS_COLUMNS)):
         if table in kinds:
             _check_columns(path, connection, table, needed)
 
@@ -423,7 +419,7 @@ def _format_of_tables(connection: sqlite3.Connection) -> int:
     photos, features = (
         {name for _, name, *_ in connection.execute(f"PRAGMA table_xinfo({table})")} for table in ("photos", FEATURES)
     )
-    if has_table(connection, edits.TABLE):
+    if gpkg.has_table(connection, GEOTAGS):
         return 6
     if connection.execute("SELECT 1 FROM manifest WHERE key = 'aggregate_dim'").fetchall():
         return 5
@@ -449,7 +445,7 @@ def _read_manifest(path: Path, connection: sqlite3.Connection) -> MapManifest:
         raise MapError(f"{path} is an SQLite file but not a map: maps are GeoPackages (.gpkg)")
     _check_tables(path, connection)
     keys = [field.name for field in fields(MapManifest)]
-    rows = connection.execute(f"SELECT key, value FROM manifest WHERE key IN ({', '.join('?' * len(keys))})", keys)
+    rows = connection.execute(f"SELECT key, value FROM manifest WHERE key IN ({marks(keys)})", keys)
     manifest = read_manifest(dict(rows.fetchall()), str(path))
     if manifest.format < (found := _format_of_tables(connection)):
         raise MapError(
@@ -464,5 +460,10 @@ def _read_manifest(path: Path, connection: sqlite3.Connection) -> MapManifest:
     if manifest.format > 3:
         _check_columns(path, connection, "photos", {"features_checksum"})
     if manifest.format > 5:
-        _check_columns(path, connection, edits.TABLE, edits.COLUMNS)
+        _check_columns(path, connection, GEOTAGS, GEOTAGS_COLUMNS)
     return manifest
+
+
+def marks(values: Sequence[Any]) -> str:
+    """A parameter of SQL for each value."""
+    return ", ".join("?" * len(values))

@@ -28,8 +28,8 @@ from sareloc.maps.examine import (
     Tally,
     examine,
     find_new,
-    geotag_from_sidecar,
     geotag_updates,
+    present_geotag,
     shown_name,
     split_usable,
     stamp_of,
@@ -46,7 +46,7 @@ from sareloc.maps.records import OTHER_VECTORS, Entry, MapManifest, MapPhoto, ch
 from sareloc.maps.store import NO_WHITENING, MapStore, map_model, needs_whitening, open_or_create_store, store_class
 from sareloc.models.place_model import PlaceModel
 from sareloc.models.whitening import fit_whitening
-from sareloc.photos import Geotag, ImageRecord, ReadImage, ViewOptions, is_url, parse_address
+from sareloc.photos import ImageRecord, ReadImage, SizeRule, ViewOptions, is_url, parse_address
 from sareloc.photos.decoding import TRUNCATED
 from sareloc.photos.finding import FRAME, NOT_UTF8, is_utf8
 from sareloc.photos.record import without_fragment
@@ -69,45 +69,6 @@ Packed = tuple[MapPhoto, Vectors, bytes | None]
 def pack(encoded: Encoded) -> bytes | None:
     """The packed local features of an image."""
     return None if encoded.features is None else pack_features(encoded.features)
-
-
-def encode_new(
-    encoder: Encoder, new: Sequence[New], views: ViewOptions, workers: int
-) -> Iterator[tuple[New, Encoded | PhotoError, ReadImage | None]]:
-    """Read and encode images; each record is read once, whatever the number of its views.
-
-    Args:
-        encoder: of the map.
-        new: records and the photos that they become.
-        views: how 360° photos are cut.
-        workers: processes that read images; 0: this one.
-
-    Yields:
-        Each image, what it was encoded to, or why it could not be read, and what was read.
-    """
-    wanted: dict[int, tuple[ImageRecord, dict[bytes, New]]] = {}
-    for record, photo in new:
-        wanted.setdefault(id(record), (record, {}))[1][photo.sha256] = record, photo
-    records = [record for record, _ in wanted.values()]
-    photos = [by_digest for _, by_digest in wanted.values()]
-    read: dict[int, ReadImage] = {}
-
-    def images() -> Iterator[tuple[New, ReadImage | PhotoError]]:
-        for row, found in read_images(records, encoder.sizes, cut=views, digest=True, workers=workers):
-            by_digest = dict(photos[row])
-            parts = () if isinstance(found, PhotoError) else found.images
-            for image in parts:
-                one = by_digest.pop(image.sha256 or b"", None)
-                if one is not None:
-                    read[id(one[1])] = image
-                    yield one, image
-            for one in by_digest.values():  # unreadable, or not what was examined
-                name = shown_name(*one)
-                reason = found.reason if isinstance(found, PhotoError) else CHANGED
-                yield one, PhotoError(name, reason)
-
-    for one, encoded in encoder.encode_each(images()):
-        yield one, encoded, read.pop(id(one[1]), None)
 
 
 class MapWriter:
@@ -242,7 +203,7 @@ class MapWriter:
             and entries[name].stamp == stamp_of(record)
             and not (self.config.restore and (entries[name].edited or entries[name].problem))
         }
-        unchanged = [(entries[name], _present_geotag(named[name])) for name in named if name in same]
+        unchanged = [(entries[name], present_geotag(named[name])) for name in named if name in same]
         cut = {without_fragment(name) for name in entries if parse_address(name).view is not None}
         for name in cut.intersection(named).difference(same):
             photos = examine(named[name], name, self.views).photos
@@ -288,13 +249,35 @@ class MapWriter:
 
     def encode(self, new: Sequence[New], encoder: Encoder, tally: Tally) -> Iterator[tuple[ImageRecord, Packed]]:
         """Read and encode images, which `write` writes; the tally lists those that cannot be read or are truncated."""
-        for (record, photo), encoded, read in encode_new(encoder, new, self.views, self.config.workers):
+        for (record, photo), encoded in encoder.encode_each(self._read(new, encoder.sizes, tally)):
             if isinstance(encoded, PhotoError):
                 tally.unreadable.append(encoded)
-                continue
-            if read is not None and read.truncated:
-                tally.notes.append(f"{without_fragment(record.name)}: {TRUNCATED}")
-            yield record, (photo, encoded.vector, pack(encoded))
+            else:
+                yield record, (photo, encoded.vector, pack(encoded))
+
+    def _read(
+        self, new: Sequence[New], sizes: Sequence[SizeRule], tally: Tally
+    ) -> Iterator[tuple[New, ReadImage | PhotoError]]:
+        """The pixels of images, or why they cannot be read; each record is read once, whatever the number of its views.
+
+        Args:
+            new: the images.
+            sizes: at which they are encoded.
+            tally: lists those that are truncated.
+        """
+        records = {id(record): record for record, _ in new}
+        photos: dict[int, dict[bytes, New]] = {key: {} for key in records}
+        for record, photo in new:
+            photos[id(record)][photo.sha256] = record, photo
+        loaded = read_images(list(records.values()), sizes, cut=self.views, digest=True, workers=self.config.workers)
+        for (_, read), by_digest in zip(loaded, photos.values(), strict=True):
+            for image in () if isinstance(read, PhotoError) else read.images:
+                if (one := by_digest.pop(image.sha256 or b"", None)) is not None:
+                    if image.truncated:
+                        tally.notes.append(f"{without_fragment(one[0].name)}: {TRUNCATED}")
+                    yield one, image
+            for one in by_digest.values():  # unreadable, or not what was examined
+                yield one, PhotoError(shown_name(*one), read.reason if isinstance(read, PhotoError) else CHANGED)
 
     def write(self, images: Sequence[Packed], tally: Tally) -> None:
         """Write images with their search vectors and local features in one transaction, and count them."""
@@ -350,13 +333,6 @@ def check_same(store: MapStore, wanted: MapManifest) -> None:
             f"{here} has descriptors of {found.dim} dimensions as {found.storage}, not {wanted.dim} as "
             f"{wanted.storage}: use the former (--dim, --storage), or build another map"
         )
-
-
-def _present_geotag(record: ImageRecord) -> Geotag | None:
-    """The geotag of a record, else of a sidecar of its file: what may change while the file does not."""
-    if record.geotag is not None or not isinstance(record.image, str | Path) or is_url(record.image):
-        return record.geotag
-    return geotag_from_sidecar(Path(record.image))
 
 
 def _chunks(records: Iterable[ImageRecord], all_at_once: bool) -> Iterator[list[ImageRecord]]:

@@ -17,7 +17,7 @@ import numpy as np
 
 from sareloc.arrays import Floats, Ints, Vectors
 from sareloc.errors import ArgumentError, MapError, look_up
-from sareloc.index.exact import Hits, IndexInfo, checked_ids, checked_k, checked_vectors, nearest_of
+from sareloc.index.exact import Hits, IndexInfo, checked_ids, checked_k, checked_vectors, nearest_of, no_hits
 from sareloc.milvus.connection import Connection
 
 DEFAULT = "FLAT"
@@ -168,22 +168,21 @@ class MilvusCollection:
         self.columns = [column for column in columns if column.name in fields]
         self._long = {column.name for column in self.columns if column.longest > LONGEST_TEXT}
 
-    def upsert(self, ids: Ints, vectors: Vectors, known: Mapping[str, Sequence[Any]] | None = None) -> None:
-        """See `Index`. `known`: the values of some columns for each vector."""
-        rows = checked_vectors(vectors, self.dim)
-        new = checked_ids(ids, len(rows)).tolist()
-        lengths = np.linalg.norm(rows.astype(np.float64), axis=1)
-        if len(rows) and not np.abs(lengths - 1).max() <= UNIT:
+    def upsert(self, ids: Ints, vectors: Vectors, rows: Sequence[Row] | None = None) -> None:
+        """See `Index`. `rows`: for each vector the values of columns; the others have their default values."""
+        unit = checked_vectors(vectors, self.dim)
+        new = checked_ids(ids, len(unit)).tolist()
+        lengths = np.linalg.norm(unit.astype(np.float64), axis=1)
+        if len(unit) and not np.abs(lengths - 1).max() <= UNIT:
             raise ArgumentError(
                 f"expected unit vectors, found one of length {lengths[np.argmax(np.abs(lengths - 1))]:.3f}"
             )
-        columns = {column.name: [column.absent] * len(rows) for column in self.columns} | dict(known or {})
-        columns["length"] = lengths.tolist()
-        most = LONG_ROWS if self._long & columns.keys() else len(rows)
-        for start in range(0, len(rows), step := max(1, min(most, NUMBERS_AT_ONCE // self.dim))):
-            part = range(start, min(start + step, len(rows)))
+        most = LONG_ROWS if self._long else len(unit)
+        for start in range(0, len(unit), step := max(1, min(most, NUMBERS_AT_ONCE // self.dim))):
             data = [
-                {"id": new[i], "vector": rows[i], **{name: values[i] for name, values in columns.items()}} for i in part
+                {"id": new[i], "vector": unit[i], "length": float(lengths[i])}
+                | {column.name: (rows[i] if rows else {}).get(column.name, column.absent) for column in self.columns}
+                for i in range(start, min(start + step, len(unit)))
             ]
             self._ask("upsert", data=data)
 
@@ -203,7 +202,7 @@ class MilvusCollection:
     ) -> tuple[Hits, dict[int, Row]]:
         """As `find`, among these ids."""
         asked, rows = checked_vectors(queries, self.dim), dict[int, Row]()
-        parts = [_nothing(len(asked))]
+        parts = [no_hits(len(asked))]
         for part in _parts(np.unique(among)):
             hits, known = self.find(asked, k, f"id in {part}", fields)
             parts.append(hits)
@@ -234,7 +233,7 @@ class MilvusCollection:
             return self._scan(asked, k, where, fields)  # an index may miss hits if few vectors meet the condition
         rows = {hit["id"]: hit["entity"] for hits in found for hit in hits}
         if not found:
-            return _nothing(len(asked)), rows
+            return no_hits(len(asked)), rows
         values = [[(hit["distance"], hit["entity"]["length"]) for hit in hits[:k]] for hits in found]
         products, lengths = np.moveaxis(np.array(values, dtype=np.float64).reshape(len(asked), k, 2), 2, 0)
         ids = np.array([[hit["id"] for hit in hits[:k]] for hits in found], dtype=np.int64).reshape(len(asked), k)
@@ -254,7 +253,7 @@ class MilvusCollection:
 
     def _scan(self, asked: Vectors, k: int, where: str, fields: Sequence[str]) -> tuple[Hits, dict[int, Row]]:
         """As `find`, by comparing with all that meet the condition."""
-        best, known = _nothing(len(asked)), dict[int, Row]()
+        best, known = no_hits(len(asked)), dict[int, Row]()
         for page in self.select(where, (*fields, "vector")):
             ids = np.array([row["id"] for row in page], dtype=np.int64)
             vectors = np.array([row["vector"] for row in page], dtype=np.float64)
@@ -322,10 +321,6 @@ def _distances(queries: Vectors, products: Floats, lengths: Floats) -> Vectors:
     """Euclidean distances (Q, K) from inner products (Q, K) with vectors of these lengths."""
     squared = (queries.astype(np.float64) ** 2).sum(axis=1, keepdims=True) + lengths**2 - 2 * products
     return np.asarray(np.sqrt(np.maximum(squared, 0)), dtype=np.float32)
-
-
-def _nothing(queries: int) -> Hits:
-    return Hits(np.zeros((queries, 0), dtype=np.int64), np.zeros((queries, 0), dtype=np.float32))
 
 
 def _parts(ids: Ints) -> Iterator[list[int]]:

@@ -23,7 +23,7 @@ from sareloc.maps.notes import read_keypoints
 from sareloc.maps.records import check_aggregate
 from sareloc.maps.store import Address
 from sareloc.milvus.collection import Row
-from sareloc.milvus.store import ALL, FEATURES, PLACE, UNKNOWN, MilvusStore, inside, manifest_of, photo_of
+from sareloc.milvus.store import ALL, FEATURES, PLACE, UNKNOWN, MilvusStore, inside, latlon_of, manifest_of, photo_of
 
 if TYPE_CHECKING:
     from sareloc.geometry.local_features import LocalFeatures
@@ -77,15 +77,14 @@ class MilvusMap(PlaceMap):
         else:
             hits, rows = self._collection.find(queries, k, "" if near is None else inside(near), PLACE)
         found = [[rows[i] for i in line] for line in hits.ids.tolist()]
-        latlon = np.array([[(row["lat"], row["lon"]) for row in line] for line in found], dtype=np.float64)
+        latlon = latlon_of(row for line in found for row in line)
         files = tuple(tuple(row["file"] for row in line) for line in found)
         return Matches(hits.ids, hits.distances, latlon.reshape(*hits.ids.shape, 2), files)
 
     def _find_in_circle(self, queries: Vectors, k: int, circle: Circle) -> tuple[Hits, dict[int, Row]]:
         """Search in the box around the circle, then select by exact distance; servers compute it in various ways."""
         hits, rows = self._collection.find(queries, SPARE * k, inside(circle.bounds()), PLACE)
-        latlon = np.array([[row["lat"], row["lon"]] for row in rows.values()], dtype=np.float64).reshape(-1, 2)
-        held = np.array(list(rows), dtype=np.int64)[circle.rows(latlon)]
+        held = np.array(list(rows), dtype=np.int64)[circle.rows(latlon_of(rows.values()))]
         in_circle = np.isin(hits.ids, held)
         enough = int(in_circle.sum(axis=1).min(initial=k))
         if enough < k and hits.ids.shape[1] == SPARE * k:  # there may be more in the circle
@@ -131,8 +130,7 @@ class MilvusMap(PlaceMap):
         limit = IDS * SPARE * count // max(self._count, 1)
         parts = list(self._collection.select(f"id < {min(limit, IDS - 1)}", PLACE))
         rows = [row for part in parts for row in part][:count]
-        latlon = np.array([[row["lat"], row["lon"]] for row in rows], dtype=np.float64).reshape(-1, 2)
-        return np.array([row["id"] for row in rows], dtype=np.int64), latlon
+        return np.array([row["id"] for row in rows], dtype=np.int64), latlon_of(rows)
 
     def _state(self) -> object:
         return self._count
@@ -203,5 +201,4 @@ class MilvusMap(PlaceMap):
 
 def _listed(row: Row) -> ListedPhoto:
     tag = photo_of(row).geotag
-    time_taken = None if tag.time is None else time_text(tag.time)
-    return ListedPhoto(int(row["id"]), tag.latlon, str(row["file"]), tag.heading_deg, time_taken)
+    return ListedPhoto(int(row["id"]), tag.latlon, str(row["file"]), tag.heading_deg, time_text(tag.time))

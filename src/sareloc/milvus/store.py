@@ -10,10 +10,10 @@ import base64
 import json
 import os
 import uuid
-from collections.abc import Collection, Iterable, Iterator, Sequence
+from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import asdict, replace
 from pathlib import Path
-from typing import Any, Self
+from typing import Self
 
 import numpy as np
 from tqdm import tqdm
@@ -26,7 +26,7 @@ from sareloc.maps.file_reader import HEADER_BYTES, PLACE_BYTES, STEPS_BYTES
 from sareloc.maps.gpkg import time_text
 from sareloc.maps.maintain import UNIT
 from sareloc.maps.notes import read_features_note, read_keypoints, read_note
-from sareloc.maps.records import FORMAT, FeaturesInfo, complete_vectors, read_calibrations
+from sareloc.maps.records import FORMAT, FeaturesInfo, complete_vectors, entry_of, read_calibrations
 from sareloc.maps.rows import read_manifest
 from sareloc.maps.store import Address
 from sareloc.milvus.collection import DEFAULT, INDEXES, Column, Consistency, MilvusCollection, Row, create_collection
@@ -52,7 +52,6 @@ ALL = [column.name for column in COLUMNS]
 LONGEST_FEATURES = 65_535  # bytes of the longest text that Milvus stores
 FEATURES = Column("features", "VARCHAR", "", LONGEST_FEATURES)
 """Packed local features as base64; "": none. Collections of earlier versions lack it."""
-ENTRY = ["lat", "lon", "file", "sha256", "time", "heading_deg", "size_bytes", "modified_ns"]
 PLACE = ["lat", "lon", "file"]
 
 
@@ -89,18 +88,14 @@ def row_of(photo: MapPhoto) -> Row:
 
 def photo_of(row: Row) -> MapPhoto:
     """The photo of a row with all columns."""
-    sizes: tuple[Any, ...] = row["size_bytes"], row["modified_ns"]
-    return MapPhoto(row["file"], _geotag(row), row["width"], row["height"], bytes.fromhex(row["sha256"]), *sizes)
-
-
-def entry_of(row: Row) -> Entry:
-    """The entry of a row with the columns `ENTRY`."""
-    return Entry(row["id"], row["file"], (row["size_bytes"], row["modified_ns"]), _geotag(row))
-
-
-def _geotag(row: Row) -> Geotag:
     heading, time = (None if row[name] == UNKNOWN else row[name] for name in ("heading_deg", "time"))
-    return Geotag((row["lat"], row["lon"]), heading, time)
+    geotag, sha256 = Geotag((row["lat"], row["lon"]), heading, time), bytes.fromhex(row["sha256"])
+    return MapPhoto(row["file"], geotag, row["width"], row["height"], sha256, row["size_bytes"], row["modified_ns"])
+
+
+def latlon_of(rows: Iterable[Row]) -> Floats:
+    """The positions (n, 2) of rows with the columns `PLACE`."""
+    return np.array([(row["lat"], row["lon"]) for row in rows], dtype=np.float64).reshape(-1, 2)
 
 
 def text_list(values: Sequence[str]) -> str:
@@ -200,13 +195,18 @@ class MilvusStore(MapStore):
     def add(self, photos: Sequence[MapPhoto], vectors: Vectors, features: Sequence[bytes | None] | None = None) -> int:
         """See `MapStore`. Replaced photos are removed first; an interrupted call can be repeated."""
         ids = np.array([photo_id(photo.sha256) for photo in photos], dtype=np.int64)
-        there = self.collection.rows(ids)
-        new = list({i: row for row, i in enumerate(ids.tolist()) if i not in there}.values())
-        self._drop_replaced(photos[row] for row in new)
-        texts = [_encoded(blob) for blob in features or [None] * len(photos)]
-        self._write(ids[new], [photos[row] for row in new], vectors[new], [texts[row] for row in new])
-        if back := set(self.removed_ids()).intersection(ids[new].tolist()):
-            self._write_removed([i for i in self.removed_ids() if i not in back])
+        there, blobs = self.collection.rows(ids), features or [None] * len(photos)
+        new = {i: row for row, i in enumerate(ids.tolist()) if i not in there}
+        self._drop_replaced(photos[row] for row in new.values())
+        self._write(
+            {
+                i: row_of(photos[row]) | {"vector": vectors[row], FEATURES.name: _encoded(blobs[row])}
+                for i, row in new.items()
+            }
+        )
+        removed = self.removed_ids()
+        if not new.keys().isdisjoint(removed):
+            self._write_removed([i for i in removed if i not in new])
         return len(new)
 
     def update(self, entries: Sequence[Entry]) -> None:
@@ -215,11 +215,7 @@ class MilvusStore(MapStore):
             part = {entry.photo_id: entry for entry in entries[start : start + ROWS_AT_ONCE]}
             rows = self._whole_rows(np.array(list(part), dtype=np.int64))
             self._drop_replaced(e for e in part.values() if e.photo_id in rows and e.replaces not in part)
-            photos = [_updated(photo_of(row), part[i]) for i, row in rows.items()]
-            vectors = np.array([row["vector"] for row in rows.values()], dtype=np.float32)
-            if photos:  # the others were removed meanwhile
-                texts = [row.get(FEATURES.name, "") for row in rows.values()]
-                self._write(np.array(list(rows), dtype=np.int64), photos, vectors, texts)
+            self._write({i: row | row_of(_updated(photo_of(row), part[i])) for i, row in rows.items()})
 
     def _whole_rows(self, ids: Ints) -> dict[int, Row]:
         """All columns and vectors of these photos: Milvus writes whole rows."""
@@ -257,23 +253,21 @@ class MilvusStore(MapStore):
     def known(self, digests: Sequence[bytes]) -> dict[bytes, Entry]:
         """See `MapStore`."""
         ids = np.array([photo_id(digest) for digest in digests], dtype=np.int64)
-        return {
-            bytes.fromhex(row["sha256"]): entry_of(row) for row in self.collection.rows(np.unique(ids), ENTRY).values()
-        }
+        return {photo.sha256: entry_of(photo, i) for i, photo in self.photos_of(ids).items()}
 
     def entries(self, files: Sequence[str]) -> dict[str, Entry]:
         """See `MapStore`."""
         return {
-            row["file"]: entry_of(row)
+            row["file"]: entry_of(photo_of(row), row["id"])
             for start in range(0, len(files), FILES_AT_ONCE)
-            for page in self.collection.select(f"file in {text_list(files[start : start + FILES_AT_ONCE])}", ENTRY)
+            for page in self.collection.select(f"file in {text_list(files[start : start + FILES_AT_ONCE])}", ALL)
             for row in page
         }
 
     def pages(self, area: Area | None = None) -> Iterator[tuple[Ints, Floats, Sequence[str]]]:
         """See `MapStore`."""
         for page in self.collection.select("" if area is None else inside(area.bounds()), PLACE):
-            latlon = np.array([[row["lat"], row["lon"]] for row in page])
+            latlon = latlon_of(page)
             rows = np.arange(len(page)) if area is None else area.rows(latlon)
             ids = np.array([row["id"] for row in page], dtype=np.int64)
             yield ids[rows], latlon[rows], [page[row]["file"] for row in rows]
@@ -302,9 +296,10 @@ class MilvusStore(MapStore):
         if rows:
             packed = [given[i] for i in rows]
             vectors = np.array([row["vector"] for row in rows.values()], dtype=np.float32)
-            vectors = complete_vectors(vectors, packed, self.manifest)
-            photos = [photo_of(row) for row in rows.values()]
-            self._write(np.array(list(rows), dtype=np.int64), photos, vectors, [_encoded(blob) for blob in packed])
+            completed = complete_vectors(vectors, packed, self.manifest)
+            for row, vector, blob in zip(rows.values(), completed, packed, strict=True):
+                row.update({"vector": vector, FEATURES.name: _encoded(blob)})
+            self._write(rows)
         return len(rows)
 
     def features(self, ids: Ints) -> dict[int, bytes]:
@@ -431,12 +426,11 @@ class MilvusStore(MapStore):
         """See `MapStore`."""
         self.collection.seal()
 
-    def _write(self, ids: Ints, photos: Sequence[MapPhoto], vectors: Vectors, features: Sequence[str]) -> None:
-        known = [row_of(photo) for photo in photos]
-        columns: dict[str, Sequence[Any]] = {name: [row[name] for row in known] for name in ALL}
-        if self.holds_local_features:
-            columns[FEATURES.name] = features
-        self.collection.upsert(ids, vectors, columns)
+    def _write(self, rows: Mapping[int, Row]) -> None:
+        """Write whole rows, by id: all columns and the vector."""
+        if rows:
+            vectors = np.array([row["vector"] for row in rows.values()], dtype=np.float32)
+            self.collection.upsert(np.array(list(rows), dtype=np.int64), vectors, list(rows.values()))
 
     def _drop_replaced(self, photos: Iterable[MapPhoto | Entry]) -> None:
         replaced = {photo.replaces: photo.file for photo in photos if photo.replaces is not None}
