@@ -77,7 +77,7 @@ def in_a_process(work: Callable[[], int | None]) -> tuple[int | None, int]:
 
 def adapt(folder: Path, out: Path, act: Callable[[], None]) -> None:
     """Adapt the map, whatever the gain is, and call `act` before everything that is written."""
-    adapting.MIN_PAIRS, adapting.ANSWERED, adapting.FOLDS = 10, 2, 2
+    adapting.MIN_PAIRS, adapting.ANSWERED, adapting.FOLDS = 4, 2, 2
     training_data.RELIT = 8
     adapting.choose_step = lambda *given: (0.3, 1.25)
     adapting.objection = lambda gains, mean: None
