@@ -67,10 +67,18 @@ def built(
     return folder, storage
 
 
+@pytest.fixture(scope="module")
+def built_plain(model: PlaceModel, tmp_path_factory: pytest.TempPathFactory) -> Path:
+    folder = tmp_path_factory.mktemp("plain")
+    write_town(folder / "photos", PHOTOS)
+    return build_plain(folder / "photos", folder / "town.gpkg", model, "float32")
+
+
 @pytest.fixture
-def plain(model: PlaceModel, tmp_path: Path) -> Path:
-    write_town(tmp_path / "photos", PHOTOS)
-    return build_plain(tmp_path / "photos", tmp_path / "town.gpkg", model, "float32")
+def plain(built_plain: Path, tmp_path: Path) -> Path:
+    """The map in a copy that a test may change, beside its photos."""
+    shutil.copytree(built_plain.parent, tmp_path, dirs_exist_ok=True)
+    return tmp_path / "town.gpkg"
 
 
 def upgrade(path: Path) -> object:
