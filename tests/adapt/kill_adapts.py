@@ -21,6 +21,7 @@ from dataclasses import asdict, dataclass
 from functools import partial
 from pathlib import Path
 
+import faiss
 import kornia
 import numpy as np
 import pyproj
@@ -32,8 +33,9 @@ import sareloc.adapt.adapt as adapting
 from sareloc.adapt import training_data
 from sareloc.errors import ArgumentError
 from sareloc.maps import PlaceMap, verify_map
+from sareloc.models import fused
 
-LOADED = (kornia.feature, pyproj, scipy.optimize)
+LOADED = (faiss, fused, kornia.feature, pyproj, scipy.optimize)
 """Loaded once, before processes are forked."""
 
 

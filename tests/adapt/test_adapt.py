@@ -36,7 +36,6 @@ from sareloc.maps import (
 from sareloc.maps.records import ADAPTATION
 from sareloc.photos import Geotag, exif_bytes
 
-
 RELIT = 8  # photos
 
 

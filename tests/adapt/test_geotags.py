@@ -130,7 +130,10 @@ def test_positions_that_are_not_on_earth_are_no_geotags(tmp_path: Path) -> None:
 
 
 def test_a_map_without_local_features_is_refused(tmp_path: Path) -> None:
-    with PlaceMap(build_walls(tmp_path, {}, keypoints=0, photos=1)) as place_map, pytest.raises(MapError, match="map upgrade"):
+    with (
+        PlaceMap(build_walls(tmp_path, {}, keypoints=0, photos=1)) as place_map,
+        pytest.raises(MapError, match="map upgrade"),
+    ):
         check_geotags(place_map)
 
 

@@ -15,9 +15,7 @@ from sareloc.photos import Geotag, exif_bytes
 PLACES, PHOTOS = 8, 4
 
 
-def write_walls(
-    folder: Path, wrong: Mapping[tuple[int, int], int], times: bool = False, photos: int = PHOTOS
-) -> Path:
+def write_walls(folder: Path, wrong: Mapping[tuple[int, int], int], times: bool = False, photos: int = PHOTOS) -> Path:
     """FOLDER/photos: so many photos of each place, 3 m and 8 px apart; `wrong`: (place, photo) -> the place it is
     tagged with."""
     for place in range(PLACES):
@@ -29,9 +27,7 @@ def write_walls(
     return folder / "photos"
 
 
-def build_walls(
-    folder: Path, wrong: Mapping[tuple[int, int], int], keypoints: int = 200, photos: int = PHOTOS
-) -> Path:
+def build_walls(folder: Path, wrong: Mapping[tuple[int, int], int], keypoints: int = 200, photos: int = PHOTOS) -> Path:
     """FOLDER/walls.gpkg of these photos."""
     written = write_walls(folder, wrong, photos=photos)
     config = MapConfig(keypoints=keypoints, progress=False)

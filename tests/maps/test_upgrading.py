@@ -266,7 +266,8 @@ def test_staged_rows_that_do_not_fit_are_computed_again(plain: Path, model: Plac
 
 KILLED = """
 import os, signal, sqlite3, sys
-from sareloc.geometry import local_features
+import faiss
+import sareloc.encode, sareloc.localize.localizer, sareloc.models.fused  # once, before processes are forked
 from sareloc.maps import add_local_features, upgrade
 
 connect, left = sqlite3.connect, [0]
