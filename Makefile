@@ -37,14 +37,14 @@ chromium:
 		|| echo "chromium is not here and could not be installed: the page is not tested"
 
 test: .venv/ready-dev chromium ## the default tests
-	OMP_NUM_THREADS=1 $(BIN)/python -m pytest -n 2 -m "not slow and not gpu"
+	OMP_NUM_THREADS=1 $(BIN)/python -m pytest -n 2 --dist worksteal -m "not slow and not gpu"
 
 test-city: .venv/ready-dev ## the default tests that draw the synthetic city, alone
-	OMP_NUM_THREADS=1 $(BIN)/python -m pytest -n 2 -m "city and not slow and not gpu"
+	OMP_NUM_THREADS=1 $(BIN)/python -m pytest -n 2 --dist worksteal -m "city and not slow and not gpu"
 
 # Extras are not installed for it: the folders of what needs them are left out, single tests are skipped, saying so.
 test-core: .venv/ready-core ## the default tests of the core, without extras and without the drawn city
-	OMP_NUM_THREADS=1 $(BIN)/python -m pytest -n 2 -m "not slow and not gpu and not city" $(patsubst %,--ignore=tests/%,$(OPTIONAL))
+	OMP_NUM_THREADS=1 $(BIN)/python -m pytest -n 2 --dist worksteal -m "not slow and not gpu and not city" $(patsubst %,--ignore=tests/%,$(OPTIONAL))
 
 test-all: .venv/ready-dev $(if $(filter Linux-x86_64,$(MACHINE)),.venv/ready-milvus) chromium ## also the slow, gpu and data-hungry ones
 	$(BIN)/python -m pytest --hypothesis-profile=new

@@ -2,14 +2,16 @@
 
 from __future__ import annotations
 
+import gc
 import os
 import resource
 import shutil
 import subprocess
 import sys
-import tempfile
-from collections.abc import Iterator
+import time
+from collections.abc import Generator, Iterator
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import hypothesis
@@ -32,14 +34,40 @@ hypothesis.settings.register_profile("same", derandomize=True, deadline=None)
 hypothesis.settings.register_profile("new", deadline=None, print_blob=True)
 hypothesis.settings.load_profile("same")
 
+NEEDED_BYTES = 2**31  # of a file system in memory, to write temporary files there
+
+
+def _in_memory(folder: Path) -> bool:
+    """Whether the folder is on a file system with room on which programs can be run; tests run some."""
+    if not folder.is_dir() or not os.access(folder, os.W_OK):
+        return False
+    found = os.statvfs(folder)
+    return found.f_bavail * found.f_frsize >= NEEDED_BYTES and not found.f_flag & os.ST_NOEXEC
+
+
+# On a disk, every transaction of every small map waits for it.
+if "PYTEST_DEBUG_TEMPROOT" not in os.environ and _in_memory(Path("/dev/shm")):
+    os.environ["PYTEST_DEBUG_TEMPROOT"] = "/dev/shm"
+
 SHARED_DATA = Path(__file__).resolve().parents[2] / "shared" / "data"
 
 
+@pytest.hookimpl(wrapper=True)
+def pytest_collection() -> Generator[None, object, object]:
+    """The garbage collector leaves modules and collected tests alone: looking through them again takes long."""
+    gc.disable()
+    try:
+        return (yield)
+    finally:
+        gc.freeze()
+        gc.enable()
+
+
 @pytest.fixture(scope="session", autouse=True)
-def _own_cache() -> Iterator[None]:
+def _own_cache(tmp_path_factory: pytest.TempPathFactory) -> Iterator[None]:
     """Search indexes go to a folder of this run, also from the processes that tests start: never to the user's."""
-    before, folder = os.environ.get("SARELOC_CACHE"), tempfile.mkdtemp(prefix="sareloc-tests-")
-    os.environ["SARELOC_CACHE"] = folder
+    before, folder = os.environ.get("SARELOC_CACHE"), tmp_path_factory.mktemp("cache")
+    os.environ["SARELOC_CACHE"] = str(folder)
     yield
     shutil.rmtree(folder, ignore_errors=True)
     if before is None:
@@ -60,6 +88,14 @@ def shared_data() -> Path:
 def _one_seed() -> None:
     """Torch draws the same numbers in every run of a test."""
     torch.manual_seed(0)
+
+
+@pytest.fixture(autouse=True)
+def _short_polls() -> None:
+    """The client of Milvus, once it is loaded, looks again after 20 ms, not half a second, whether an index is made."""
+    client = sys.modules.get("pymilvus.client.grpc_handler")
+    if client is not None and client.time is time:
+        client.time = SimpleNamespace(**vars(time) | {"sleep": lambda seconds: time.sleep(min(seconds, 0.02))})
 
 
 @pytest.fixture

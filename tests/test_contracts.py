@@ -35,7 +35,7 @@ Run = Callable[..., tuple[int, str]]
 
 @pytest.fixture
 def street(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
-    draw_street(tmp_path)
+    draw_street(tmp_path, many=3)
     monkeypatch.chdir(tmp_path)
     return tmp_path
 
@@ -53,7 +53,11 @@ def run_here(capsys: pytest.CaptureFixture[str]) -> Run:
     return run
 
 
-def test_commands_print_the_recorded_keys_types_and_columns(street: Path, run_here: Run) -> None:
+def test_commands_print_the_recorded_keys_types_and_columns(
+    street: Path, run_here: Run, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("sareloc.adapt.adapt.MIN_PAIRS", 10)  # three photos of each place have few
+    monkeypatch.setattr("sareloc.adapt.training_data.RELIT", 8)
     recorded = read("cli.json")
     absent = {name for name, module in NEEDS.items() if find_spec(module) is None}
     recorded = {name: one for name, one in recorded.items() if name not in absent}
@@ -68,7 +72,7 @@ def test_a_model_is_trained_a_map_built_a_photo_localized_and_served(map_by: str
     """From photos to an answer over HTTP, as a user gets there; the service is also compared with its record."""
     pytest.importorskip("fastapi")
     run = run_here if map_by == "this process" else run_process
-    status, _ = run_process("train", "train.csv", "--out", "run", *MODEL, "--epochs", "1")
+    status, _ = run("train", "train.csv", "--out", "run", *MODEL, "--epochs", "1")
     assert status == 0
     model = ("--model", "run/model.safetensors")
     _, built = run("map", "build", "photos", "--out", "map.gpkg", *model, *QUICK, "--json")

@@ -180,11 +180,12 @@ def test_every_entry_of_the_reference_is_defined_in_its_module() -> None:
     modules = hooks["PUBLIC"].findall(pages)
     assert "sareloc.photos" in modules
     paths = [path for module in modules for path in hooks["entries"](importlib.import_module(module)).split()[1::2]]
-    lost = []
-    for path in paths:
-        module, _, name = path.rpartition(".")
-        tree = ast.parse(Path(importlib.import_module(module).__file__ or "").read_text())
-        defined = {getattr(node, "name", None) for node in tree.body}
-        defined |= {one.id for node in tree.body for one in ast.walk(node) if isinstance(one, ast.Name)}
-        lost += [] if name in defined else [path]
-    assert not lost
+    assert [path for path in paths if path.rpartition(".")[2] not in defined_in(path.rpartition(".")[0])] == []
+
+
+@cache
+def defined_in(module: str) -> set[str | None]:
+    """The names that a module's source defines or uses."""
+    tree = ast.parse(Path(importlib.import_module(module).__file__ or "").read_text())
+    names = {one.id for one in ast.walk(tree) if isinstance(one, ast.Name)}
+    return {getattr(node, "name", None) for node in tree.body} | names

@@ -21,6 +21,7 @@ from dataclasses import asdict, dataclass
 from functools import partial
 from pathlib import Path
 
+import faiss
 import kornia
 import numpy as np
 import pyproj
@@ -32,8 +33,9 @@ import sareloc.adapt.adapt as adapting
 from sareloc.adapt import training_data
 from sareloc.errors import ArgumentError
 from sareloc.maps import PlaceMap, verify_map
+from sareloc.models import fused
 
-LOADED = (kornia.feature, pyproj, scipy.optimize)
+LOADED = (faiss, fused, kornia.feature, pyproj, scipy.optimize)
 """Loaded once, before processes are forked."""
 
 
@@ -77,7 +79,7 @@ def in_a_process(work: Callable[[], int | None]) -> tuple[int | None, int]:
 
 def adapt(folder: Path, out: Path, act: Callable[[], None]) -> None:
     """Adapt the map, whatever the gain is, and call `act` before everything that is written."""
-    adapting.MIN_PAIRS, adapting.ANSWERED, adapting.FOLDS = 10, 2, 2
+    adapting.MIN_PAIRS, adapting.ANSWERED, adapting.FOLDS = 4, 2, 2
     training_data.RELIT = 8
     adapting.choose_step = lambda *given: (0.3, 1.25)
     adapting.objection = lambda gains, mean: None

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import shutil
 from dataclasses import replace
 from pathlib import Path
 
@@ -14,7 +15,7 @@ from tests.localize.street import position, street_model
 from tests.localize.town import wall
 
 import sareloc.adapt.adapt as adapting
-from sareloc.adapt import adapt_map
+from sareloc.adapt import adapt_map, training_data
 from sareloc.adapt.gains import Answers, Gain, HeldOutGains, objection, recall_gains
 from sareloc.adapt.learn import Queries
 from sareloc.adapt.training_data import Source
@@ -35,10 +36,28 @@ from sareloc.maps import (
 from sareloc.maps.records import ADAPTATION
 from sareloc.photos import Geotag, exif_bytes
 
+RELIT = 8  # photos
+
 
 @pytest.fixture(scope="module")
-def town(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    return build_walls(tmp_path_factory.mktemp("walls"), {})
+def town(walls_map: Path) -> Path:
+    return walls_map
+
+
+@pytest.fixture(scope="module")
+def compared(town: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """The comparisons of the town's photos, which take longer than all else, as a call that was stopped leaves them."""
+    out = tmp_path_factory.mktemp("compared") / "out"
+    with pytest.raises(MapError, match="pairs"):  # it has compared them before it says that they are too few
+        adapt_map(town, out, model=street_model(), progress=False)
+    return Path(f"{out}.work")
+
+
+@pytest.fixture
+def out(compared: Path, tmp_path: Path) -> Path:
+    """The folder for an adapted map; the town's photos were compared for it already."""
+    shutil.copytree(compared, tmp_path / "out.work")
+    return tmp_path / "out"
 
 
 @pytest.fixture(scope="module")
@@ -123,20 +142,20 @@ def test_a_map_without_its_adaptation_is_refused(adapted: Path) -> None:
         PlaceMap(adapted)
 
 
-def test_a_map_that_is_too_small_says_how_many_pairs_it_has(town: Path, tmp_path: Path) -> None:
+def test_a_map_that_is_too_small_says_how_many_pairs_it_has(town: Path, out: Path) -> None:
     with pytest.raises(MapError, match=r"\d+ pairs .* 100 are needed"):
-        adapt_map(town, tmp_path / "out", model=street_model(), progress=False)
-    assert not (tmp_path / "out").exists()
+        adapt_map(town, out, model=street_model(), progress=False)
+    assert not out.exists()
 
 
 def test_photos_of_one_place_are_refused(tmp_path: Path) -> None:
-    one = build_walls(tmp_path, {(place, i): 0 for place in range(PLACES) for i in range(PHOTOS)})
+    one = build_walls(tmp_path, {(place, i): 0 for place in range(PLACES) for i in range(2)}, photos=2)
     with pytest.raises(MapError, match="are of 1 place "):
         adapt_map(one, tmp_path / "out", model=street_model(), progress=False)
 
 
 def test_a_map_without_local_features_is_refused(tmp_path: Path) -> None:
-    plain = build_walls(tmp_path, {}, keypoints=0)
+    plain = build_walls(tmp_path, {}, keypoints=0, photos=1)
     with pytest.raises(MapError, match="map upgrade"):
         adapt_map(plain, tmp_path / "out", model=street_model(), progress=False)
 
@@ -157,13 +176,14 @@ def test_what_a_killed_call_left_beside_an_adapted_map_is_removed(town: Path, ad
 
 
 def small(monkeypatch: pytest.MonkeyPatch) -> None:
-    """A town of walls is enough, and few queries are asked."""
+    """A town of walls is enough, few photos are relit and few queries are asked."""
     monkeypatch.setattr(adapting, "MIN_PAIRS", 10)
-    monkeypatch.setattr(adapting, "ANSWERED", 6)
+    monkeypatch.setattr(adapting, "ANSWERED", 3)
+    monkeypatch.setattr(training_data, "RELIT", RELIT)
 
 
 def test_what_is_better_is_written_and_the_map_stays_as_it_is(
-    town: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    town: Path, out: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     small(monkeypatch)
     monkeypatch.setattr(adapting, "choose_step", lambda *given: (0.3, 1.25))  # walls are found without any change
@@ -172,7 +192,7 @@ def test_what_is_better_is_written_and_the_map_stays_as_it_is(
     queries = [tmp_path / f"{place}.jpg" for place in range(PLACES)]
     for place, path in enumerate(queries):
         Image.fromarray(wall(place, 20)).save(path, quality=95)
-    report = adapt_map(town, tmp_path / "out", photos=queries, model=street_model(), say=lines.append, progress=False)
+    report = adapt_map(town, out, photos=queries, model=street_model(), say=lines.append, progress=False)
     assert town.read_bytes() == content
     assert not list(tmp_path.glob("*.work"))
     assert report.placed > PLACES // 2
@@ -226,36 +246,37 @@ def test_a_fold_in_which_no_change_is_better_counts_as_no_gain() -> None:
 
 
 def test_all_photos_are_asked_whether_a_change_is_better_in_their_fold_or_not(
-    town: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    town: Path, out: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     small(monkeypatch)
     options = iter([None, (0.3, 1.25), None, (0.3, 1.25)])
     monkeypatch.setattr(adapting, "choose_step", lambda *given: next(options))
     monkeypatch.setattr(adapting, "objection", lambda gains, mean: None)
-    report = adapt_map(town, tmp_path / "out", model=street_model(), progress=False)
+    report = adapt_map(town, out, model=street_model(), progress=False)
+    asked = {one.kind: one.recall_1.queries for one in report.held_out}
+    assert asked == {"photos of the map": PLACES * PHOTOS, "relit photos of the map": RELIT}
     for one in report.held_out:
-        assert one.recall_1.queries == PLACES * PHOTOS
         assert one.answered is not None
         assert one.answered.queries == adapting.FOLDS * (adapting.ANSWERED // adapting.FOLDS)
 
 
 def test_nothing_is_written_if_no_change_is_better_on_the_whole_area(
-    town: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    town: Path, out: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     small(monkeypatch)
     options = iter([None, (0.3, 1.25), None, None])
     monkeypatch.setattr(adapting, "choose_step", lambda *given: next(options))
     monkeypatch.setattr(adapting, "objection", lambda gains, mean: None)
-    report = adapt_map(town, tmp_path / "out", model=street_model(), progress=False)
+    report = adapt_map(town, out, model=street_model(), progress=False)
     assert report.map is None
     assert "whole area" in (report.rejected_because or "")
     assert not list(tmp_path.iterdir())
 
 
 def test_a_map_that_cannot_be_written_is_adapted_into_another_folder(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    walls_map: Path, out: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    town = build_walls(tmp_path / "read-only", {})
+    town = Path(shutil.copytree(walls_map.parent, tmp_path / "read-only")) / walls_map.name
     for path, mode in ((town, 0o444), (town.parent, 0o555)):
         path.chmod(mode)
     small(monkeypatch)
@@ -263,7 +284,7 @@ def test_a_map_that_cannot_be_written_is_adapted_into_another_folder(
     monkeypatch.setattr(adapting, "objection", lambda gains, mean: None)
     try:
         files = sorted(path.name for path in town.parent.iterdir())
-        report = adapt_map(town, tmp_path / "out", model=street_model(), progress=False)
+        report = adapt_map(town, out, model=street_model(), progress=False)
         assert sorted(path.name for path in town.parent.iterdir()) == files
     finally:
         town.parent.chmod(0o755)

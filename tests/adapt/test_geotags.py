@@ -29,15 +29,24 @@ def town(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return build_walls(tmp_path_factory.mktemp("walls"), WRONG)
 
 
+@pytest.fixture(scope="module")
+def checked(town: Path, tmp_path_factory: pytest.TempPathFactory) -> tuple[GeotagCheck, Path]:
+    """What is found in the town, and the folder that keeps its comparisons."""
+    folder = tmp_path_factory.mktemp("comparisons")
+    with PlaceMap(town) as place_map:
+        return check_geotags(place_map, folder=folder, progress=False), folder
+
+
 def run(*words: object) -> int:
     app = App(result_action="return_value")
     app.command(check)
     return app(["check", *map(str, words)])
 
 
-def test_photos_of_other_places_than_their_geotags_are_found_with_their_places(town: Path) -> None:
-    with PlaceMap(town) as place_map:
-        found = check_geotags(place_map, progress=False)
+def test_photos_of_other_places_than_their_geotags_are_found_with_their_places(
+    checked: tuple[GeotagCheck, Path],
+) -> None:
+    found, _ = checked
     assert found.photos == PLACES * PHOTOS
     assert {one.photo for one in found.suspicious} == {"photos/02_1.jpg", "photos/05_3.jpg"}
     by_photo = {one.photo: one for one in found.suspicious}
@@ -48,15 +57,13 @@ def test_photos_of_other_places_than_their_geotags_are_found_with_their_places(t
     assert all(match.photo.startswith("photos/02") for match in second.witnesses)
 
 
-def test_right_geotags_are_not_suspicious(tmp_path: Path) -> None:
-    with PlaceMap(build_walls(tmp_path, {})) as place_map:
+def test_right_geotags_are_not_suspicious(walls_map: Path) -> None:
+    with PlaceMap(walls_map) as place_map:
         assert not check_geotags(place_map, progress=False).suspicious
 
 
 def test_a_single_witness_does_not_say_which_geotag_is_wrong(tmp_path: Path) -> None:
-    folder = write_walls(tmp_path, {(2, 0): 6})
-    for i in (2, 3):
-        (folder / f"02_{i}.jpg").unlink()  # two photos of this wall are left, and one of their geotags is wrong
+    folder = write_walls(tmp_path, {(2, 0): 6}, photos=2)  # of this wall there are two, one with a wrong geotag
     config = MapConfig(keypoints=200, progress=False)
     build_map(folder, tmp_path / "walls.gpkg", street_model(), config=config)
     with PlaceMap(tmp_path / "walls.gpkg") as place_map:
@@ -98,12 +105,14 @@ def compared(town: Path, pairs: list[tuple[str, str, int]]) -> GeotagCheck:
         return find_suspicious(place_map, comparisons, Calibration())
 
 
-def test_comparisons_are_kept_and_an_interrupted_check_continues(town: Path, tmp_path: Path) -> None:
+def test_comparisons_are_kept_and_an_interrupted_check_continues(
+    town: Path, checked: tuple[GeotagCheck, Path], tmp_path: Path
+) -> None:
+    first, folder = checked
+    (kept,) = folder.glob("*.npz")
+    content, kept = kept.read_bytes(), tmp_path / kept.name
+    kept.write_bytes(content[:100])  # as after a power cut
     with PlaceMap(town) as place_map:
-        first = check_geotags(place_map, folder=tmp_path, progress=False)
-        (kept,) = tmp_path.glob("*.npz")
-        content = kept.read_bytes()
-        kept.write_bytes(content[:100])  # as after a power cut
         assert check_geotags(place_map, folder=tmp_path, progress=False) == first
         assert kept.read_bytes() == content
 
@@ -121,7 +130,10 @@ def test_positions_that_are_not_on_earth_are_no_geotags(tmp_path: Path) -> None:
 
 
 def test_a_map_without_local_features_is_refused(tmp_path: Path) -> None:
-    with PlaceMap(build_walls(tmp_path, {}, keypoints=0)) as place_map, pytest.raises(MapError, match="map upgrade"):
+    with (
+        PlaceMap(build_walls(tmp_path, {}, keypoints=0, photos=1)) as place_map,
+        pytest.raises(MapError, match="map upgrade"),
+    ):
         check_geotags(place_map)
 
 

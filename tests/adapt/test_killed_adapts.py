@@ -22,7 +22,7 @@ KILLER = Path(__file__).with_name("kill_adapts.py")
 def test_a_kill_at_any_moment_leaves_map_and_model_whole_and_the_next_call_completes(
     tmp_path: Path, kills: int, seed: int
 ) -> None:
-    build_walls(tmp_path, {})
+    build_walls(tmp_path, {}, photos=2)
     save_checkpoint(street_model(), tmp_path / "model.safetensors")
     command = [sys.executable, str(KILLER), str(tmp_path), str(kills), str(seed)]
     environment = {**os.environ, "PYTHONPATH": os.pathsep.join([str(KILLER.parents[2]), *sys.path])}

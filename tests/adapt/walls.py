@@ -15,11 +15,11 @@ from sareloc.photos import Geotag, exif_bytes
 PLACES, PHOTOS = 8, 4
 
 
-def write_walls(folder: Path, wrong: Mapping[tuple[int, int], int], times: bool = False) -> Path:
-    """FOLDER/photos: PHOTOS photos of each place, 3 m and 8 px apart; `wrong`: (place, photo) -> the place it is
+def write_walls(folder: Path, wrong: Mapping[tuple[int, int], int], times: bool = False, photos: int = PHOTOS) -> Path:
+    """FOLDER/photos: so many photos of each place, 3 m and 8 px apart; `wrong`: (place, photo) -> the place it is
     tagged with."""
     for place in range(PLACES):
-        for i in range(PHOTOS):
+        for i in range(photos):
             tag = Geotag(position(wrong.get((place, i), place), 3.0 * i), time=1.7e9 + 1e5 * i if times else None)
             path = folder / "photos" / f"{place:02d}_{i}.jpg"
             path.parent.mkdir(parents=True, exist_ok=True)
@@ -27,9 +27,9 @@ def write_walls(folder: Path, wrong: Mapping[tuple[int, int], int], times: bool 
     return folder / "photos"
 
 
-def build_walls(folder: Path, wrong: Mapping[tuple[int, int], int], keypoints: int = 200) -> Path:
+def build_walls(folder: Path, wrong: Mapping[tuple[int, int], int], keypoints: int = 200, photos: int = PHOTOS) -> Path:
     """FOLDER/walls.gpkg of these photos."""
-    photos = write_walls(folder, wrong)
+    written = write_walls(folder, wrong, photos=photos)
     config = MapConfig(keypoints=keypoints, progress=False)
-    build_map(photos, folder / "walls.gpkg", street_model(), config=config)
+    build_map(written, folder / "walls.gpkg", street_model(), config=config)
     return folder / "walls.gpkg"

@@ -42,7 +42,9 @@ from sareloc.photos import Geotag, write_geotag
 HERE = Path(__file__).resolve().parent
 PLACES, SPACING_M, SIDE = 12, 80.0, 96
 MANY = 6
-"""Photos of each place in many/."""
+"""Photos of each place in many/: enough pairs for "map adapt"."""
+ASKED = 4
+"""Places whose queries are in asked/."""
 QUICK = ("--workers", "0", "--device", "cpu")
 MODEL = ("--model", "little.safetensors")
 FREE = ("training",)  # keys of free content: what the maker of a model recorded
@@ -61,12 +63,12 @@ COMMANDS: dict[str, tuple[str, ...]] = {  # in this order: each finds the map as
     "map copy": ("map", "copy", "map.gpkg", "copy.gpkg", "--json"),
     "map calibrate": ("map", "calibrate", "copy.gpkg", "queries", *MODEL, *QUICK, "--json"),
     "map info, calibrated": ("map", "info", "copy.gpkg", "--json"),
-    "localize": ("localize", "map.gpkg", "queries", "--min-confidence", "0", *MODEL, *QUICK, "--json"),
-    "localize, no position": ("localize", "map.gpkg", "queries", "--min-confidence", "1", *MODEL, *QUICK, "--json"),
+    "localize": ("localize", "map.gpkg", "asked", "--min-confidence", "0", *MODEL, *QUICK, "--json"),
+    "localize, no position": ("localize", "map.gpkg", "asked", "--min-confidence", "1", *MODEL, *QUICK, "--json"),
     "localize, walk": (
         "localize",
         "map.gpkg",
-        "queries",
+        "asked",
         "--min-confidence",
         "0",
         "--walk-step-m",
@@ -79,16 +81,16 @@ COMMANDS: dict[str, tuple[str, ...]] = {  # in this order: each finds the map as
         "localize",
         "map.gpkg",
         "copy.gpkg",
-        "queries",
+        "asked",
         "--min-confidence",
         "0",
         *MODEL,
         *QUICK,
         "--json",
     ),
-    "geotag": ("geotag", "queries", "--map", "map.gpkg", "--min-confidence", "0", *MODEL, *QUICK, "--json"),
-    "localize, csv": ("localize", "map.gpkg", "queries", *MODEL, *QUICK, "--csv"),
-    "localize, geojson": ("localize", "map.gpkg", "queries", "--min-confidence", "0", *MODEL, *QUICK, "--geojson"),
+    "geotag": ("geotag", "asked", "--map", "map.gpkg", "--min-confidence", "0", *MODEL, *QUICK, "--json"),
+    "localize, csv": ("localize", "map.gpkg", "asked", *MODEL, *QUICK, "--csv"),
+    "localize, geojson": ("localize", "map.gpkg", "asked", "--min-confidence", "0", *MODEL, *QUICK, "--geojson"),
     "evaluate": ("evaluate", "meta.csv", *MODEL, *QUICK, "--json"),
     "evaluate, fixes": (
         "evaluate",
@@ -118,12 +120,16 @@ LOST = {"map sync, dry run": "more/01.jpg"}
 SERVED = ("--min-confidence", "0", "--token", "t")
 
 
-def draw_street(folder: Path) -> None:
-    """Photos of a street, a table of each part and of all together, and a small model, all in the folder."""
+def draw_street(folder: Path, many: int = MANY) -> None:
+    """Photos of a street, a table of each part and of all together, and a small model, all in the folder.
+
+    many: photos of each place in many/.
+    """
     parts = (("photos", 1.0, 0.0), ("more", 0.9, 2.0), ("queries", 0.8, 4.0), ("evening", 0.7, 4.0))
+    parts += (("asked", 0.8, 4.0),)
     tables: dict[str, Rows] = {part: [] for part, *_ in parts}
     for place in range(PLACES):
-        for part, light, shift_m in parts:
+        for part, light, shift_m in parts[: None if place < ASKED else -1]:
             path = _draw_wall(folder / part / f"{place:02d}.jpg", place, light)
             tables[part].append(
                 (path.name, _latitude(place, shift_m), 2.29, 45.0 * place, f"2026-05-31T12:00:{place:02d}Z")
@@ -144,7 +150,7 @@ def draw_street(folder: Path) -> None:
     tables["photos"].append(("bad_row.jpg", "north", 2.29, 0.0, ""))
     tables["many"] = []
     for place in range(PLACES):
-        for i in range(MANY):
+        for i in range(many):
             path = _draw_wall(folder / "many" / f"{place:02d}_{i}.jpg", place, 1.0 - 0.08 * i)
             wrong = 6 if (place, i) == (2, 1) else 0  # places off
             tables["many"].append((path.name, _latitude(place + wrong, i), 2.29, 0.0, ""))

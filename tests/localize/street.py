@@ -49,11 +49,11 @@ def write_view(path: Path, image: np.ndarray, latlon: tuple[float, float] | None
     return path
 
 
-def write_street(folder: Path) -> list[Path]:
-    """The photos for the map: three of each place."""
+def write_street(folder: Path, places: int = PLACES) -> list[Path]:
+    """The photos for the map: three of each place, or of the first ones."""
     return [
         write_view(folder / f"{place:02d}_{i}.jpg", view(place, i), position(place, *VIEWS[i]))
-        for place in range(PLACES)
+        for place in range(places)
         for i in range(len(VIEWS))
     ]
 

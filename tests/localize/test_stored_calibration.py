@@ -30,13 +30,21 @@ from sareloc.maps.notes import OWN_CALIBRATION, own_calibration
 QUICK = MapConfig(keypoints=0, progress=False)
 
 
-@pytest.fixture
-def town(tmp_path: Path) -> Path:
-    """A map of 40 photos of 20 places, and the photos beside it."""
+@pytest.fixture(scope="module")
+def built(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A folder with a map of 40 photos of 20 places, and the photos."""
+    folder = tmp_path_factory.mktemp("town")
     for number in range(40):
         at = position(number // 2, 2.0 * (number % 2))
-        write_view(tmp_path / "photos" / f"{number:02d}.jpg", view(number // 2, number % 2), at)
-    build_map(tmp_path / "photos", tmp_path / "town.gpkg", street_model(), config=QUICK)
+        write_view(folder / "photos" / f"{number:02d}.jpg", view(number // 2, number % 2), at)
+    build_map(folder / "photos", folder / "town.gpkg", street_model(), config=QUICK)
+    return folder
+
+
+@pytest.fixture
+def town(built: Path, tmp_path: Path) -> Path:
+    """The map in a copy that a test may change."""
+    shutil.copytree(built, tmp_path, dirs_exist_ok=True)
     return tmp_path / "town.gpkg"
 
 

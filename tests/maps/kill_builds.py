@@ -18,12 +18,18 @@ import signal
 import sys
 from pathlib import Path
 
+import faiss
 import torch
 from tests.kills import before_statements, die_at
 from tests.maps.small_town import build_map, tiny_model
 
+import sareloc.encode
+from sareloc.localize import localizer
 from sareloc.maps import MapFile, open_map_file
-from sareloc.models import PlaceModel
+from sareloc.models import PlaceModel, fused
+
+LOADED = (faiss, fused, localizer, sareloc.encode)
+"""Loaded once, before processes are forked."""
 
 BATCH = 4
 MOST_BATCHES = 3

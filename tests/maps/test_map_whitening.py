@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import shutil
 import sqlite3
 from collections.abc import Callable
 from contextlib import closing
@@ -43,16 +44,25 @@ def model() -> PlaceModel:
     return tiny_model()
 
 
-@pytest.fixture
-def photos(tmp_path: Path) -> list[Path]:
-    return write_town(tmp_path / "photos", PHOTOS)
-
-
-@pytest.fixture
-def town(model: PlaceModel, photos: list[Path], tmp_path: Path) -> Path:
-    report = build_map(tmp_path / "photos", tmp_path / "town.gpkg", model, dim=DIM, storage="float32", batch=4)
+@pytest.fixture(scope="module")
+def built(model: PlaceModel, tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A folder with a map and its photos."""
+    folder = tmp_path_factory.mktemp("town")
+    write_town(folder / "photos", PHOTOS)
+    report = build_map(folder / "photos", folder / "town.gpkg", model, dim=DIM, storage="float32", batch=4)
     assert (report.added, report.notes) == (PHOTOS, ())
-    return tmp_path / "town.gpkg"
+    return folder
+
+
+@pytest.fixture
+def photos(built: Path, tmp_path: Path) -> list[Path]:
+    return sorted(Path(shutil.copytree(built / "photos", tmp_path / "photos")).iterdir())
+
+
+@pytest.fixture
+def town(built: Path, photos: list[Path], tmp_path: Path) -> Path:
+    """The map in a copy that a test may change, beside its photos."""
+    return Path(shutil.copy(built / "town.gpkg", tmp_path))
 
 
 def project(path: Path, vectors: Floats | Vectors) -> Floats:

@@ -34,7 +34,8 @@ def lite_address(folder: Path, collection: str) -> MilvusAddress:
     return read_milvus_address(f"milvus-lite:{folder}/lite.db/{collection}")
 
 
-QUERIES = 6
+QUERIES = 4
+MAPPED = 10  # places
 
 
 def check_that_fixes_agree(folder: Path, there: str) -> None:
@@ -42,7 +43,7 @@ def check_that_fixes_agree(folder: Path, there: str) -> None:
 
     The photos are deleted before: what a server does not hold is missing.
     """
-    photos = write_street(folder / "photos")
+    photos = write_street(folder / "photos", MAPPED)
     queries = write_queries(folder / "queries")[:QUERIES]
     config = MapConfig(keypoints=256, storage="float32", progress=False)
     for out in (folder / "street.gpkg", there):

@@ -321,16 +321,17 @@ def hugging_face(**odd: Tensor) -> dict[str, Tensor]:
 
 def _names(folder: Path, large: bool) -> Iterator[Case]:
     digits = "9" * 5000
+    many = 9000 if large else 900
     attention = "encoder__layer__0__attention__attention__{}__weight"
     states: dict[str, dict[str, Tensor] | Callable[[], dict[str, Tensor]]] = {
         "boq of 1,000,000": resnet_boq(aggregator__boqs__999999__queries=torch.zeros(1, 2, 64)),
         "boq of 5,000 digits": resnet_boq(**{f"aggregator.boqs.{digits}.queries": torch.zeros(1, 2, 64)}),
-        "boq of 9,000": resnet_boq(**{f"aggregator.boqs.{n}.queries": torch.zeros(1) for n in range(9000)}),
+        "boq of thousands": resnet_boq(**{f"aggregator.boqs.{n}.queries": torch.zeros(1) for n in range(many)}),
         "boq of width 1": resnet_boq(aggregator__proj_c__weight=torch.zeros(1, 256, 3, 3)),
         "boq of 10,000,000 queries": lambda: resnet_boq(aggregator__boqs__0__queries=torch.zeros(1, 10**7, 1)),
         "mixvpr of 1,000,000": resnet_mixvpr(["999999"]),
         "mixvpr of 5,000 digits": resnet_mixvpr([digits]),
-        "mixvpr of 9,000": resnet_mixvpr([str(n) for n in range(9000)]),
+        "mixvpr of thousands": resnet_mixvpr([str(n) for n in range(many)]),
         "mixvpr of 4,000,000 locations": lambda: (
             resnet_mixvpr(["0"]) | {"aggregator.row_proj.weight": torch.zeros(2, 4 * 10**6)}
         ),

@@ -20,17 +20,24 @@ OTHER_TOWN = 5
 FAR = 2.0  # degrees of longitude
 
 
-@pytest.fixture
-def folder(street_folder: Path, tmp_path: Path) -> Path:
+@pytest.fixture(scope="module")
+def two_towns(street_folder: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
     """A folder: a/street.gpkg and b/other.gpkg of two towns, each with its photos, and queries of both."""
-    shutil.copytree(street_folder, tmp_path / "a")
+    folder = tmp_path_factory.mktemp("two_towns")
+    shutil.copytree(street_folder, folder / "a")
     for place in range(PLACES):
         latitude, longitude = position(place, 0.0)
-        write_view(tmp_path / "b/photos" / f"{place}.jpg", view(place, 0, OTHER_TOWN), (latitude, longitude + FAR))
+        write_view(folder / "b/photos" / f"{place}.jpg", view(place, 0, OTHER_TOWN), (latitude, longitude + FAR))
     config = MapConfig(keypoints=0, progress=False)
-    build_map(tmp_path / "b/photos", tmp_path / "b/other.gpkg", street_model(), config=config)
-    write_queries(tmp_path / "queries", town=OTHER_TOWN)
-    return tmp_path
+    build_map(folder / "b/photos", folder / "b/other.gpkg", street_model(), config=config)
+    write_queries(folder / "queries", town=OTHER_TOWN)
+    return folder
+
+
+@pytest.fixture
+def folder(two_towns: Path, tmp_path: Path) -> Path:
+    """A copy that a test may change."""
+    return Path(shutil.copytree(two_towns, tmp_path, dirs_exist_ok=True))
 
 
 @pytest.fixture

@@ -25,6 +25,13 @@ def browser() -> Iterator[Browser]:
         opened.close()
 
 
+@pytest.fixture(scope="package")
+def shared_page(browser: Browser, client: httpx.Client) -> Iterator[Page]:
+    """One page for all tests that only call its functions, or look at parts of its map, which each of them chooses."""
+    with Visit(browser, str(client.base_url)) as visit:
+        yield visit.page
+
+
 @pytest.fixture
 def visit(browser: Browser, client: httpx.Client) -> Iterator[Visit]:
     """The page on a desktop, the map open."""

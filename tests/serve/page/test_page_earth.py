@@ -63,9 +63,9 @@ def contrast(one: np.ndarray, other: np.ndarray) -> float:
     return (high + 0.05) / (low + 0.05)
 
 
-@pytest.fixture
-def first_photo(page: Page) -> tuple[float, float]:
-    latitude, longitude = page.evaluate(
+@pytest.fixture(scope="module")
+def first_photo(shared_page: Page) -> tuple[float, float]:
+    latitude, longitude = shared_page.evaluate(
         "async () => (await import('/assets/app.js')).mapView.photoLayer.photos[0].latlon"
     )
     return latitude, longitude
@@ -85,34 +85,36 @@ def test_dots_are_seen_at_every_zoom(page: Page, first_photo: tuple[float, float
         assert contrast(middle[:3], behind) >= 3, zoom  # WCAG's minimum for graphics
 
 
-def test_land_and_water_are_distinguished_at_small_scales_only(page: Page) -> None:
-    page.wait_for_function("async () => (await import('/assets/app.js')).mapView.earth.paths")
+def test_land_and_water_are_distinguished_at_small_scales_only(shared_page: Page) -> None:
+    shared_page.wait_for_function("async () => (await import('/assets/app.js')).mapView.earth.paths")
     for zoom in (2, 4, 6):
-        land, water = (seen(page, place, zoom)["earth"][13, 13] for place in (PARIS, OCEAN))
-        assert (land[:3] == seen(page, PARIS, zoom)["background"]).all()
+        land, water = (seen(shared_page, place, zoom)["earth"][13, 13] for place in (PARIS, OCEAN))
+        assert (land[:3] == seen(shared_page, PARIS, zoom)["background"]).all()
         assert land[3] == water[3] == 255
         assert np.abs(land[:3] - water[:3]).max() > 20
-    beyond = seen(page, CHUKOTKA, 4)  # land on the other side of the antimeridian than the rest of its continent
+    beyond = seen(shared_page, CHUKOTKA, 4)  # land on the other side of the antimeridian than the rest of its continent
     assert (beyond["earth"][13, 13][:3] == beyond["background"]).all()
-    assert seen(page, OCEAN, 10)["earth"][13, 13][3] == 0
-    expect(page.locator(".leaflet-control-attribution")).to_contain_text("Natural Earth")
+    assert seen(shared_page, OCEAN, 10)["earth"][13, 13][3] == 0
+    expect(shared_page.locator(".leaflet-control-attribution")).to_contain_text("Natural Earth")
 
 
-def test_between_two_zooms_what_is_painted_again_is_where_it_was(page: Page, first_photo: tuple[float, float]) -> None:
-    page.wait_for_function("async () => (await import('/assets/app.js')).mapView.earth.paths")
+def test_between_two_zooms_what_is_painted_again_is_where_it_was(
+    shared_page: Page, first_photo: tuple[float, float]
+) -> None:
+    shared_page.wait_for_function("async () => (await import('/assets/app.js')).mapView.earth.paths")
     for zoom in (1.5, 3.5, 15.5):
-        before = seen(page, first_photo, zoom)
-        page.evaluate(
+        before = seen(shared_page, first_photo, zoom)
+        shared_page.evaluate(
             "async () => { const { mapView: { earth, photoLayer } } = await import('/assets/app.js');"
             " earth.redraw(), photoLayer.redraw(); }"
         )
-        after = seen(page, first_photo, zoom)
+        after = seen(shared_page, first_photo, zoom)
         for layer in ("photos", "earth"):
             assert np.abs(after[layer].astype(float) - before[layer]).mean() < 1, (layer, zoom)
 
 
-def test_dots_have_one_size_also_between_two_zooms(page: Page, first_photo: tuple[float, float]) -> None:
-    sizes = [(seen(page, first_photo, zoom)["photos"][..., 3] > 127).sum() for zoom in (4, 4.5, 5, 5.5)]
+def test_dots_have_one_size_also_between_two_zooms(shared_page: Page, first_photo: tuple[float, float]) -> None:
+    sizes = [(seen(shared_page, first_photo, zoom)["photos"][..., 3] > 127).sum() for zoom in (4, 4.5, 5, 5.5)]
     assert max(sizes) < 1.2 * min(sizes)
 
 
@@ -129,19 +131,19 @@ def test_dots_at_the_antimeridian_are_whole(page: Page, longitude: float) -> Non
         assert edge.sum() == pytest.approx(inside.sum(), rel=0.1), zoom
 
 
-def test_beyond_the_edges_of_the_map_are_water_and_antarctica(page: Page) -> None:
-    page.wait_for_function("async () => (await import('/assets/app.js')).mapView.earth.paths")
-    north, south = (seen(page, (latitude, -40.0), 1)["earth"][..., :3] for latitude in (85.05, -85.05))
-    assert (north[2, 13] == seen(page, OCEAN, 1)["earth"][13, 13][:3]).all()
-    assert (south[28, 13] == seen(page, OCEAN, 1)["background"]).all()
+def test_beyond_the_edges_of_the_map_are_water_and_antarctica(shared_page: Page) -> None:
+    shared_page.wait_for_function("async () => (await import('/assets/app.js')).mapView.earth.paths")
+    north, south = (seen(shared_page, (latitude, -40.0), 1)["earth"][..., :3] for latitude in (85.05, -85.05))
+    assert (north[2, 13] == seen(shared_page, OCEAN, 1)["earth"][13, 13][:3]).all()
+    assert (south[28, 13] == seen(shared_page, OCEAN, 1)["background"]).all()
 
 
 @pytest.mark.parametrize("zoom", [2, 9, 14, 20])
-def test_lines_of_latitude_and_longitude_are_at_every_zoom(page: Page, zoom: int) -> None:
-    step = page.evaluate(f"async () => (await import('/assets/earth_layer.js')).stepOf({zoom})")
+def test_lines_of_latitude_and_longitude_are_at_every_zoom(shared_page: Page, zoom: int) -> None:
+    step = shared_page.evaluate(f"async () => (await import('/assets/earth_layer.js')).stepOf({zoom})")
     assert 100 < 256 * 2**zoom * step / 360 < 1500  # pixels between two meridians
     crossing = (48.8 // step * step, 2.3 // step * step)
-    drawn = seen(page, crossing, zoom)["earth"].astype(float)
+    drawn = seen(shared_page, crossing, zoom)["earth"].astype(float)
     plain = drawn[22:26, 4:8].mean(axis=(0, 1))  # below the line of latitude, where no label is
     assert np.abs(drawn[14:18, 4:8].mean(axis=1) - plain).max() > 5
     assert np.abs(drawn[22:26, 14:18].mean(axis=0) - plain).max() > 5

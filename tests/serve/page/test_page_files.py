@@ -6,15 +6,12 @@ import csv
 import io
 import json
 import zipfile
-from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
 import gpxpy
-import httpx
-import pytest
 from PIL import Image
-from playwright.sync_api import Browser, Page, expect
+from playwright.sync_api import Page, expect
 from tests.localize.street import position
 from tests.serve.page.visiting import Visit, choose, verdict
 
@@ -37,13 +34,6 @@ FIXES = {
     "not found.jpg": Fix(None, None, 0.1, (MATCH,), "not in this map", (48.0, 2.0), 90.0),
     "no matches.jpg": Fix(None, None, 0.0, (), "this map holds no photos yet"),
 }
-
-
-@pytest.fixture(scope="module")
-def shared_page(browser: Browser, client: httpx.Client) -> Iterator[Page]:
-    """One page for all: these tests only call its functions."""
-    with Visit(browser, str(client.base_url)) as visit:
-        yield visit.page
 
 
 def saved(page: Page, button: str) -> tuple[str, bytes]:

@@ -175,5 +175,5 @@ def test_the_heading_is_a_cone_and_words(answered: Visit, town_client: httpx.Cli
         ("headingOf({heading_deg: null})", ""),
     ],
 )  # fmt: skip
-def test_words(page: Page, script: str, expected: str) -> None:
-    assert page.evaluate(f"async () => (await import('/assets/text.js')).{script}") == expected
+def test_words(shared_page: Page, script: str, expected: str) -> None:
+    assert shared_page.evaluate(f"async () => (await import('/assets/text.js')).{script}") == expected

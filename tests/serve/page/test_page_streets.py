@@ -2,15 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
 from typing import Any
 
-import httpx
 import numpy as np
 import pytest
-from playwright.sync_api import Browser, Page
+from playwright.sync_api import Page
 from tests.localize.street import START
-from tests.serve.page.visiting import Visit
 
 from sareloc.geo import wgs84_from_enu
 
@@ -21,13 +18,6 @@ JOIN = """async ([latitudes, longitudes]) => {
   const ordered = (a, b) => [Math.min(a, b), Math.max(a, b)];
   return { photos: spots.photos, pairs: joined.flatMap((others, a) => others.map((b) => ordered(a, b))) };
 }"""
-
-
-@pytest.fixture(scope="module")
-def shared_page(browser: Browser, client: httpx.Client) -> Iterator[Page]:
-    """One page for all: these tests only call its functions."""
-    with Visit(browser, str(client.base_url)) as visit:
-        yield visit.page
 
 
 def join(page: Page, enu: list[tuple[float, float]] | np.ndarray) -> dict[str, Any]:
@@ -90,14 +80,14 @@ def test_few_photos_make_no_street(shared_page: Page, count: int) -> None:
 
 
 @pytest.mark.slow
-def test_a_hundred_thousand_photos_are_joined_and_drawn(shared_page: Page) -> None:
+def test_a_hundred_thousand_photos_are_joined_and_drawn(page: Page) -> None:
     rng = np.random.default_rng(0)
     street, number = np.divmod(np.arange(100_000), 1000)
     along = number * 20.0 + rng.normal(0, 3, 100_000)
     across = (street % 50) * 400.0 + rng.normal(0, 2, 100_000)
     enu = np.where((street < 50)[:, None], np.stack([along, across], 1), np.stack([across, along], 1))
-    assert len(join(shared_page, enu)["pairs"]) > 99_000
-    drawn = shared_page.evaluate(
+    assert len(join(page, enu)["pairs"]) > 99_000
+    drawn = page.evaluate(
         """async ([latitudes, longitudes]) => {
           const { mapView } = await import("/assets/app.js");
           const photo = (latitude, id) => ({ id, latlon: [latitude, longitudes[id]], heading: 90 });
