@@ -24,8 +24,10 @@ from pathlib import Path
 import faiss
 import kornia
 import numpy as np
+import poselib
 import pyproj
 import scipy.optimize
+import sympy
 import torch
 from tests.kills import before_file_operations, before_statements, die_at
 
@@ -35,8 +37,8 @@ from sareloc.errors import ArgumentError
 from sareloc.maps import PlaceMap, verify_map
 from sareloc.models import fused
 
-LOADED = (faiss, fused, kornia.feature, pyproj, scipy.optimize)
-"""Loaded once, before processes are forked."""
+LOADED = (faiss, fused, kornia.feature, poselib, pyproj, scipy.optimize, sympy)
+"""Loaded once, before processes are forked; torch uses sympy."""
 
 
 @dataclass(frozen=True)
