@@ -8,7 +8,7 @@ from collections.abc import Iterator
 import httpx
 import pytest
 from playwright.sync_api import Browser, Page, sync_playwright
-from tests.serve.page.visiting import Visit
+from tests.serve.page.visiting import PHONE, Visit, open_window
 
 ARGUMENTS = ["--headless", "--no-sandbox", "--disable-gpu", "--disable-background-networking"]
 
@@ -28,14 +28,26 @@ def browser() -> Iterator[Browser]:
 @pytest.fixture(scope="package")
 def shared_page(browser: Browser, client: httpx.Client) -> Iterator[Page]:
     """One page for all tests that only call its functions, or look at parts of its map, which each of them chooses."""
-    with Visit(browser, str(client.base_url)) as visit:
+    with Visit(open_window(browser), str(client.base_url)) as visit:
         yield visit.page
 
 
+@pytest.fixture(scope="package")
+def desktop(browser: Browser) -> Page:
+    """The window of a desktop, for all visits: to open one takes longer than to load the page into it."""
+    return open_window(browser)
+
+
+@pytest.fixture(scope="package")
+def phone(browser: Browser) -> Page:
+    """The window of a phone, for all visits."""
+    return open_window(browser, **PHONE)
+
+
 @pytest.fixture
-def visit(browser: Browser, client: httpx.Client) -> Iterator[Visit]:
+def visit(desktop: Page, client: httpx.Client) -> Iterator[Visit]:
     """The page on a desktop, the map open."""
-    with Visit(browser, str(client.base_url)) as visit:
+    with Visit(desktop, str(client.base_url)) as visit:
         yield visit
 
 

@@ -7,7 +7,7 @@ from pathlib import Path
 
 import httpx
 import pytest
-from playwright.sync_api import Browser, Page, expect
+from playwright.sync_api import Page, expect
 from tests.localize.street import street_model, view, write_view
 from tests.serve.conftest import TOKEN
 from tests.serve.page.visiting import Visit, choose, verdict
@@ -21,9 +21,9 @@ HARBOUR = (48.8584, 2.30)
 
 
 @pytest.fixture
-def own_visit(browser: Browser, own_client: httpx.Client) -> Iterator[Visit]:
+def own_visit(desktop: Page, own_client: httpx.Client) -> Iterator[Visit]:
     """The page of a service with a token."""
-    with Visit(browser, str(own_client.base_url)) as visit:
+    with Visit(desktop, str(own_client.base_url)) as visit:
         visit.page.get_by_text("Add photos to this map").click()
         yield visit
 
@@ -79,11 +79,11 @@ def test_a_wrong_token_is_reported_and_nothing_is_added(
     assert len(own_visit.failed) == 1
 
 
-def test_the_first_photos_of_an_empty_map_are_added_in_the_page(browser: Browser, own_folder: Path) -> None:
+def test_the_first_photos_of_an_empty_map_are_added_in_the_page(desktop: Page, own_folder: Path) -> None:
     path = own_folder / "street.gpkg"
     remove_photos(path, area=Box(-90, -180, 90, 180))
     app = make_app(path, street_model(), config=ServeConfig(token=TOKEN))
-    with running(app) as url, Visit(browser, url) as visit:
+    with running(app) as url, Visit(desktop, url) as visit:
         page = visit.page
         expect(page.get_by_role("heading", name="This map has no photos yet")).to_be_visible()
         page.get_by_text("Add photos to this map").click()

@@ -10,7 +10,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from playwright.sync_api import Browser, Page, Route, expect
+from playwright.sync_api import Page, Route, expect
 from tests.localize.street import position, street_model
 from tests.serve.page.visiting import Visit, choose, drop, given_files, shown_position, verdict
 from tests.serve.running import DEADLINE_S, HeldLocalizer, running
@@ -54,11 +54,11 @@ def test_a_dropped_photo_is_seen_in_the_right_place(visit: Visit, street_folder:
 
 
 def test_with_several_maps_that_of_the_answer_is_named_on_a_line_of_its_own(
-    browser: Browser, street_folder: Path, tmp_path: Path
+    desktop: Page, street_folder: Path, tmp_path: Path
 ) -> None:
     shutil.copy(street_folder / "street.gpkg", tmp_path / "again.gpkg")
     app = make_app([street_folder / "street.gpkg", tmp_path / "again.gpkg"], street_model())
-    with running(app) as url, Visit(browser, url) as visit:
+    with running(app) as url, Visit(desktop, url) as visit:
         drop(visit.page, street_folder / "queries" / "q07.jpg")
         verdict(visit.page)
         expect(visit.page.locator("#map-name")).to_have_text(re.compile(r"^Map \w+\.gpkg$"))
@@ -207,21 +207,21 @@ class ExactLocalizer(HeldLocalizer):
         return [replace(fix, latlon=fix.matches[0].latlon, radius_m=0.4) for fix in fixes]
 
 
-def test_a_match_at_the_answer_is_under_1_m_from_it(browser: Browser, street_folder: Path) -> None:
+def test_a_match_at_the_answer_is_under_1_m_from_it(desktop: Page, street_folder: Path) -> None:
     exact = ExactLocalizer(street_folder / "street.gpkg")
     exact.gate.set()
-    with running(make_app(exact)) as url, Visit(browser, url) as visit:
+    with running(make_app(exact)) as url, Visit(desktop, url) as visit:
         choose(visit.page, street_folder / "queries" / "q07.jpg")
         verdict(visit.page)
         expect(visit.page.locator("#match-caption")).to_have_text("Match 1 · under 1 m from the answer")
         expect(visit.page.locator("#radius")).to_contain_text("within 1 m")
 
 
-def test_several_photos_are_answered_one_after_the_other(browser: Browser, street_folder: Path, tmp_path: Path) -> None:
+def test_several_photos_are_answered_one_after_the_other(desktop: Page, street_folder: Path, tmp_path: Path) -> None:
     held = HeldLocalizer(street_folder / "street.gpkg")
     bad = tmp_path / "bad.jpg"
     bad.write_text("no photo")
-    with running(make_app(held)) as url, Visit(browser, url) as visit:
+    with running(make_app(held)) as url, Visit(desktop, url) as visit:
         page = visit.page
         drop(
             page,
@@ -264,11 +264,11 @@ def test_several_photos_are_answered_one_after_the_other(browser: Browser, stree
 
 
 @pytest.mark.slow
-def test_several_photos_can_be_stopped(browser: Browser, street_folder: Path) -> None:
+def test_several_photos_can_be_stopped(desktop: Page, street_folder: Path) -> None:
     held = HeldLocalizer(street_folder / "street.gpkg")
     held.gate.set()
     names = [street_folder / "queries" / f"q{number:02d}.jpg" for number in (7, 3, 5)]
-    with running(make_app(held)) as url, Visit(browser, url) as visit:
+    with running(make_app(held)) as url, Visit(desktop, url) as visit:
         page = visit.page
         second = threading.Event()
 
@@ -305,10 +305,10 @@ def test_a_server_that_goes_away_among_several_photos_is_tried_again(visit: Visi
     assert error_m(page, 3) < 10
 
 
-def test_of_a_large_map_what_is_in_view_is_fetched(browser: Browser, street_folder: Path) -> None:
+def test_of_a_large_map_what_is_in_view_is_fetched(desktop: Page, street_folder: Path) -> None:
     limits = ServeConfig(max_features=20)
     app = make_app(street_folder / "street.gpkg", street_model(), config=limits)
-    with running(app, limits) as url, Visit(browser, url) as visit:
+    with running(app, limits) as url, Visit(desktop, url) as visit:
         shown = "async () => (await import('/assets/app.js')).mapView.photoLayer.photos.map((photo) => photo.id)"
         assert len(visit.page.evaluate(shown)) == 20
         with visit.page.expect_response(lambda response: "box=" in response.url) as fetched:

@@ -7,7 +7,7 @@ from pathlib import Path
 
 import numpy as np
 import pytest
-from playwright.sync_api import Browser, expect
+from playwright.sync_api import Page, expect
 from tests.serve.page.visiting import Visit, drop, shown_position, verdict
 from tests.serve.running import running
 
@@ -39,13 +39,13 @@ def city(tmp_path_factory: pytest.TempPathFactory) -> Iterator[tuple[Localizer, 
 
 
 def test_photos_of_other_days_are_seen_in_the_right_street(
-    browser: Browser, city: tuple[Localizer, list[Path], str]
+    desktop: Page, city: tuple[Localizer, list[Path], str]
 ) -> None:
     localizer, photos, url = city
     fixes = [fix for fix in localizer.localize_many(photos, condition=None) if isinstance(fix, Fix)]
     found = [(photo, fix) for photo, fix in zip(photos, fixes, strict=True) if fix.confidence > 0.8]
     assert len(found) >= 5
-    with Visit(browser, url) as visit:
+    with Visit(desktop, url) as visit:
         right = 0
         for photo, fix in found[:5]:
             drop(visit.page, photo)

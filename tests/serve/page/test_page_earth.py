@@ -9,7 +9,7 @@ from typing import Any
 
 import numpy as np
 import pytest
-from playwright.sync_api import Browser, Page, expect
+from playwright.sync_api import Page, expect
 from tests.localize.street import street_model
 from tests.localize.town import world_position
 from tests.serve.page.visiting import Visit
@@ -149,11 +149,11 @@ def test_lines_of_latitude_and_longitude_are_at_every_zoom(shared_page: Page, zo
     assert np.abs(drawn[22:26, 14:18].mean(axis=0) - plain).max() > 5
 
 
-def test_base_tiles_replace_the_coastline(browser: Browser, street_folder: Path) -> None:
+def test_base_tiles_replace_the_coastline(desktop: Page, street_folder: Path) -> None:
     serving = ServeConfig(tiles="https://tiles.example.org/{z}/{x}/{y}.png")
     tile = (street_folder / "queries" / "q00.jpg").read_bytes()
     with running(make_app(street_folder / "street.gpkg", street_model(), config=serving)) as url:
-        visit = Visit(browser, url)
+        visit = Visit(desktop, url)
         asked: list[str] = []
         visit.page.on("request", lambda request: asked.append(request.url))
         visit.page.route("https://tiles.example.org/**", lambda route: route.fulfill(body=tile))

@@ -5,7 +5,7 @@ from __future__ import annotations
 from pathlib import Path
 
 import pytest
-from playwright.sync_api import Browser, expect
+from playwright.sync_api import Page, expect
 from tests.localize.street import street_model
 from tests.serve.page.visiting import Visit, drop, verdict
 from tests.serve.running import running
@@ -17,11 +17,11 @@ pytest.importorskip("milvus_lite")
 
 
 @pytest.mark.slow
-def test_thumbnails_of_a_map_on_milvus_are_shown(browser: Browser, street_folder: Path, tmp_path: Path) -> None:
+def test_thumbnails_of_a_map_on_milvus_are_shown(desktop: Page, street_folder: Path, tmp_path: Path) -> None:
     there = f"milvus-lite:{tmp_path}/lite.db/street"
     copy_map(street_folder / "street.gpkg", there, progress=False)
     app = make_app(there, street_model(), config=ServeConfig(photos=(street_folder,)))
-    with running(app) as url, Visit(browser, url) as visit:
+    with running(app) as url, Visit(desktop, url) as visit:
         drop(visit.page, street_folder / "queries" / "q07.jpg")
         verdict(visit.page)
         thumbnails = visit.page.locator("img[src*='/thumbnail']")

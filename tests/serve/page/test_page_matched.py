@@ -11,9 +11,9 @@ from typing import Any
 import httpx
 import numpy as np
 import pytest
-from playwright.sync_api import Browser, Page, expect
+from playwright.sync_api import Page, expect
 from tests.localize.town import HEADING_DEG
-from tests.serve.page.visiting import PHONE, Visit, choose, verdict
+from tests.serve.page.visiting import Visit, choose, verdict
 
 ENDS = """() => [...document.querySelectorAll("#matched-lines line")].map((line) => {
   const box = document.getElementById("matched-lines").getBoundingClientRect();
@@ -29,9 +29,9 @@ SHIFT_PX = {"07_0.jpg": 20, "07_1.jpg": 12}
 
 
 @pytest.fixture
-def answered(browser: Browser, town_client: httpx.Client, town_folder: Path) -> Iterator[Visit]:
+def answered(desktop: Page, town_client: httpx.Client, town_folder: Path) -> Iterator[Visit]:
     """The answer to the query of the town."""
-    with Visit(browser, str(town_client.base_url)) as visit:
+    with Visit(desktop, str(town_client.base_url)) as visit:
         choose(visit.page, town_folder / "query.jpg")
         verdict(visit.page)
         yield visit
@@ -91,10 +91,8 @@ def test_another_match_has_lines_of_its_own(answered: Visit) -> None:
     expect(page.locator("#matched-lines g")).to_have_count(min(counts[1], 100))
 
 
-def test_on_a_phone_one_photo_is_above_the_other(
-    browser: Browser, town_client: httpx.Client, town_folder: Path
-) -> None:
-    with Visit(browser, str(town_client.base_url), **PHONE) as visit:
+def test_on_a_phone_one_photo_is_above_the_other(phone: Page, town_client: httpx.Client, town_folder: Path) -> None:
+    with Visit(phone, str(town_client.base_url)) as visit:
         choose(visit.page, town_folder / "query.jpg")
         verdict(visit.page)
         visit.page.get_by_role("button", name="What matched?").tap()
@@ -130,9 +128,9 @@ def test_matches_that_are_not_verified_cannot_be_asked_about(page: Page, street_
 
 
 def test_a_match_whose_picture_is_not_on_this_server_cannot_be_asked_about(
-    browser: Browser, town_client: httpx.Client, town_folder: Path
+    desktop: Page, town_client: httpx.Client, town_folder: Path
 ) -> None:
-    with Visit(browser, str(town_client.base_url)) as visit:
+    with Visit(desktop, str(town_client.base_url)) as visit:
         visit.page.route("**/thumbnail*", lambda route: route.fulfill(status=404))
         choose(visit.page, town_folder / "query.jpg")
         verdict(visit.page)

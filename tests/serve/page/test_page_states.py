@@ -11,7 +11,7 @@ import pytest
 from PIL import Image
 from playwright.sync_api import Browser, Page, expect
 from tests.localize.street import street_model
-from tests.serve.page.visiting import Visit, choose, verdict
+from tests.serve.page.visiting import Visit, choose, open_window, verdict
 from tests.serve.running import DEADLINE_S, HeldLocalizer, running
 
 from sareloc.maps import Box, MapConfig, add_photos, copy_map, remove_photos
@@ -70,12 +70,12 @@ def test_a_photo_that_no_browser_shows_is_localized(visit: Visit, street_folder:
     expect(page.get_by_role("button", name="What mattered?")).to_be_hidden()
 
 
-def test_a_photo_that_is_too_large_is_not_sent(browser: Browser, street_folder: Path, tmp_path: Path) -> None:
+def test_a_photo_that_is_too_large_is_not_sent(desktop: Page, street_folder: Path, tmp_path: Path) -> None:
     limits = ServeConfig(max_bytes=2_000_000)
     large = tmp_path / "large.jpg"
     large.write_bytes((street_folder / "queries" / "q07.jpg").read_bytes() + bytes(2_500_000))
     app = make_app(street_folder / "street.gpkg", street_model(), config=limits)
-    with running(app, limits) as url, Visit(browser, url) as visit:
+    with running(app, limits) as url, Visit(desktop, url) as visit:
         asked: list[str] = []
         visit.page.on("request", lambda request: asked.append(request.url))
         choose(visit.page, large)
@@ -128,9 +128,9 @@ def test_a_file_that_cannot_be_read_is_reported(visit: Visit) -> None:
 
 
 @pytest.mark.slow
-def test_photos_that_are_not_shown_leave_their_numbers(browser: Browser, street_folder: Path, tmp_path: Path) -> None:
+def test_photos_that_are_not_shown_leave_their_numbers(desktop: Page, street_folder: Path, tmp_path: Path) -> None:
     copy_map(street_folder / "street.gpkg", tmp_path / "street.gpkg", progress=False)  # away from its photos
-    with running(make_app(tmp_path / "street.gpkg", street_model())) as url, Visit(browser, url) as visit:
+    with running(make_app(tmp_path / "street.gpkg", street_model())) as url, Visit(desktop, url) as visit:
         page = visit.page
         choose(page, street_folder / "queries" / "q07.jpg")
         assert verdict(page) != "Not in this map"
@@ -146,7 +146,7 @@ def test_photos_that_are_not_shown_leave_their_numbers(browser: Browser, street_
 
 def test_a_slow_model_is_waited_for_and_can_be_cancelled(browser: Browser, street_folder: Path) -> None:
     held = HeldLocalizer(street_folder / "street.gpkg")
-    with running(make_app(held)) as url, Visit(browser, url) as visit:
+    with running(make_app(held)) as url, Visit(open_window(browser), url) as visit:
         page = visit.page
         page.clock.install()
         choose(page, street_folder / "queries" / "q07.jpg")
@@ -166,11 +166,11 @@ def test_a_slow_model_is_waited_for_and_can_be_cancelled(browser: Browser, stree
         verdict(page)
 
 
-def test_a_busy_server_is_asked_again(browser: Browser, street_folder: Path) -> None:
+def test_a_busy_server_is_asked_again(desktop: Page, street_folder: Path) -> None:
     held = HeldLocalizer(street_folder / "street.gpkg")
     limits = ServeConfig(queue=1, max_files=1)
     photo = street_folder / "queries" / "q07.jpg"
-    with running(make_app(held, config=limits), limits) as url, Visit(browser, url) as visit:
+    with running(make_app(held, config=limits), limits) as url, Visit(desktop, url) as visit:
         ask = partial(httpx.post, f"{url}/localize", content=photo.read_bytes(), timeout=DEADLINE_S)
         first = threading.Thread(target=ask)
         first.start()
@@ -184,9 +184,9 @@ def test_a_busy_server_is_asked_again(browser: Browser, street_folder: Path) -> 
         assert any("503" in text for text in visit.failed)
 
 
-def test_a_lost_server_is_reported(browser: Browser, street_folder: Path) -> None:
+def test_a_lost_server_is_reported(desktop: Page, street_folder: Path) -> None:
     with running(make_app(street_folder / "street.gpkg", street_model())) as url:
-        visit = Visit(browser, url).__enter__()
+        visit = Visit(desktop, url).__enter__()
     choose(visit.page, street_folder / "queries" / "q07.jpg")
     expect(visit.page.get_by_role("heading", name="The server does not answer")).to_be_visible()
     expect(visit.page.get_by_role("button", name="Try again")).to_be_visible()
@@ -207,10 +207,10 @@ def test_a_photo_is_asked_about_again_when_the_server_is_back(visit: Visit, stre
     assert verdict(page) != "Not in this map"
 
 
-def test_an_empty_map_says_what_to_do_and_notices_photos(browser: Browser, own_folder: Path) -> None:
+def test_an_empty_map_says_what_to_do_and_notices_photos(desktop: Page, own_folder: Path) -> None:
     path = own_folder / "street.gpkg"
     remove_photos(path, area=Box(-90, -180, 90, 180))
-    with running(make_app(path, street_model())) as url, Visit(browser, url) as visit:
+    with running(make_app(path, street_model())) as url, Visit(desktop, url) as visit:
         page = visit.page
         expect(page.get_by_role("heading", name="This map has no photos yet")).to_be_visible()
         expect(page.get_by_role("button", name="Choose photos")).to_be_hidden()

@@ -2,17 +2,15 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
-from contextlib import contextmanager
 from pathlib import Path
 
 import httpx
 import numpy as np
 import pytest
 from PIL import Image
-from playwright.sync_api import Browser, Page, expect
+from playwright.sync_api import Page, expect
 from tests.localize.street import street_model
-from tests.serve.page.visiting import PHONE, Visit, choose, shown_position, verdict
+from tests.serve.page.visiting import Visit, choose, shown_position, verdict
 from tests.serve.running import running
 
 from sareloc.serve import ServeConfig, make_app
@@ -42,12 +40,6 @@ LIGHTEST_STREET = """() => {
 def brightness(page: Page, path: Path) -> float:
     page.screenshot(path=path)
     return float(np.asarray(Image.open(path).convert("L")).mean())
-
-
-@contextmanager
-def phone(browser: Browser, client: httpx.Client) -> Iterator[Visit]:
-    with Visit(browser, str(client.base_url), **PHONE) as visit:
-        yield visit
 
 
 def test_the_whole_way_by_keyboard_alone(page: Page, street_folder: Path) -> None:
@@ -106,9 +98,9 @@ def test_events_are_announced_to_screen_readers(page: Page, street_folder: Path)
 
 
 def test_a_phone_shows_map_and_answer_together_and_offers_the_camera(
-    browser: Browser, client: httpx.Client, street_folder: Path
+    phone: Page, client: httpx.Client, street_folder: Path
 ) -> None:
-    with phone(browser, client) as visit:
+    with Visit(phone, str(client.base_url)) as visit:
         page = visit.page
         with page.expect_file_chooser() as chooser:
             page.get_by_role("button", name="Take a photo").tap()
@@ -128,9 +120,10 @@ def test_a_phone_shows_map_and_answer_together_and_offers_the_camera(
 
 
 def test_dark_mode_is_dark_everywhere_and_follows_the_switch(
-    browser: Browser, client: httpx.Client, tmp_path: Path
+    desktop: Page, client: httpx.Client, tmp_path: Path
 ) -> None:
-    with Visit(browser, str(client.base_url), color_scheme="dark") as visit:
+    desktop.emulate_media(color_scheme="dark")
+    with Visit(desktop, str(client.base_url)) as visit:
         assert brightness(visit.page, tmp_path / "dark.png") < 60
         assert visit.page.evaluate(LIGHTEST_STREET) < 150
         visit.page.emulate_media(color_scheme="light")
@@ -152,18 +145,19 @@ def test_the_position_is_copied(visit: Visit, street_folder: Path) -> None:
 
 
 @pytest.mark.slow
-def test_with_motion_the_answer_is_the_same(browser: Browser, client: httpx.Client, street_folder: Path) -> None:
-    with Visit(browser, str(client.base_url), reduced_motion="no-preference") as visit:
+def test_with_motion_the_answer_is_the_same(desktop: Page, client: httpx.Client, street_folder: Path) -> None:
+    desktop.emulate_media(reduced_motion="no-preference")
+    with Visit(desktop, str(client.base_url)) as visit:
         choose(visit.page, street_folder / "queries" / "q07.jpg")
         verdict(visit.page)
         expect(visit.page.locator(".fix-circle")).to_be_in_viewport()
 
 
-def test_tiles_come_from_where_the_server_says_and_are_credited(browser: Browser, street_folder: Path) -> None:
+def test_tiles_come_from_where_the_server_says_and_are_credited(desktop: Page, street_folder: Path) -> None:
     serving = ServeConfig(tiles="https://tiles.example.org/{z}/{x}/{y}.png", attribution="© <b>Tile makers</b>")
     tile = (street_folder / "queries" / "q00.jpg").read_bytes()
     with running(make_app(street_folder / "street.gpkg", street_model(), config=serving)) as url:
-        visit = Visit(browser, url)
+        visit = Visit(desktop, url)
         visit.page.route(
             "https://tiles.example.org/**", lambda route: route.fulfill(body=tile, content_type="image/jpeg")
         )

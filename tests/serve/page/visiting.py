@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import base64
 import re
+from collections.abc import Callable
 from pathlib import Path
 from types import TracebackType
 from typing import Any
@@ -26,28 +27,43 @@ GIVEN_FILES = """(files) => {
 expect.set_options(timeout=PATIENCE_MS)
 
 
+def open_window(browser: Browser, **options: Any) -> Page:
+    """A window, that of a desktop by default; the pages of many visits are loaded into it one after the other."""
+    context = browser.new_context(**{**DESKTOP, **options})
+    context.set_default_timeout(PATIENCE_MS)
+    page = context.new_page()
+    # from the start: a dialog that opens before playwright has begun to listen is never seen
+    page.on("filechooser", lambda chooser: None)
+    return page
+
+
 class Visit:
-    """A page in a window of its own. When it is closed, nothing may have gone wrong in it unseen.
+    """A page that is loaded anew into a window. When it is left, nothing may have gone wrong in it unseen.
+
+    The window is then as it was: online, without routes and other pages, in light colours, of its size. Only
+    `page.clock` stays: a test that sets it opens a window of its own.
 
     errors: what the console said and what was thrown, failed requests excepted; foreign: requests to any other server;
     failed: requests that were refused or lost, which a test has to expect.
     """
 
-    def __init__(self, browser: Browser, url: str, **window: Any) -> None:
-        self.context = browser.new_context(**{**DESKTOP, **window})
-        self.context.set_default_timeout(PATIENCE_MS)
-        self.page: Page = self.context.new_page()
+    def __init__(self, window: Page, url: str) -> None:
+        self.page, self.context = window, window.context
         self.url = url
+        self.size = window.viewport_size
         self.errors: list[str] = []
         self.foreign: list[str] = []
         self.failed: list[str] = []
-        # from the start: a dialog that opens before playwright has begun to listen is never seen
-        self.page.on("filechooser", lambda chooser: None)
-        self.page.on("pageerror", lambda error: self.errors.append(str(error)))
-        self.page.on("console", lambda message: self._hear(message.type, message.text))
-        self.page.on("request", lambda request: self._ask(request.url))
+        self.listeners: dict[Any, Callable[[Any], None]] = {
+            "pageerror": lambda error: self.errors.append(str(error)),
+            "console": lambda message: self._hear(message.type, message.text),
+            "request": lambda request: self._ask(request.url),
+        }
 
     def __enter__(self) -> Visit:
+        for name, listener in self.listeners.items():
+            self.page.on(name, listener)
+        self.page.once("framenavigated", lambda _: self._forget())
         self.page.goto(self.url)
         self.page.wait_for_selector("body[data-state]")
         return self
@@ -55,10 +71,27 @@ class Visit:
     def __exit__(
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
-        self.context.close()
+        for name, listener in self.listeners.items():
+            self.page.remove_listener(name, listener)
+        self.page.unroute_all()
+        self.context.unroute_all()
+        self.context.set_offline(False)
+        self.context.clear_permissions()
+        for other in self.context.pages:
+            if other is not self.page:
+                other.close()
+        self.page.emulate_media(color_scheme="light", reduced_motion="reduce")
+        self.page.mouse.move(0, 0)
+        if self.page.viewport_size != self.size and self.size is not None:
+            self.page.set_viewport_size(self.size)
         if kind is None:
             assert self.errors == []
             assert self.foreign == []
+
+    def _forget(self) -> None:
+        """What the page of the visit before did until this one's came."""
+        for heard in (self.errors, self.foreign, self.failed):
+            heard.clear()
 
     def _hear(self, kind: str, text: str) -> None:
         if text.startswith("Failed to load resource"):
