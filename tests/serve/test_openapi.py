@@ -23,6 +23,8 @@ from tests.serve.running import running
 from sareloc.serve import ServeConfig, make_app
 
 EXAMPLES = 10
+FEW = {"/heatmap": 3}
+"""Examples for routes that take long: a heat map needs a descriptor for each part of a photo that is covered."""
 PATIENCE_S = 300
 ROUTES = {
     ("post", "/localize"), ("post", "/inliers"), ("post", "/heatmap"), ("post", "/preview"),
@@ -79,7 +81,7 @@ def test_the_service_keeps_to_its_document(schema: BaseSchema, method: str, path
     """Statuses, content types, shapes and headers are those of the document, and nothing is a 5xx."""
 
     @given(case=schema[path][method].as_strategy(mode))
-    @settings(max_examples=EXAMPLES, phases=[Phase.generate], suppress_health_check=list(HealthCheck))
+    @settings(max_examples=FEW.get(path, EXAMPLES), phases=[Phase.generate], suppress_health_check=list(HealthCheck))
     def keeps_to_it(case: schemathesis.Case) -> None:
         # any bytes are a valid body to the document, and seldom a photo; by default it waits 10 s, too few if busy
         case.call_and_validate(headers=ALLOWED, excluded_checks=[positive_data_acceptance], timeout=PATIENCE_S)
