@@ -84,6 +84,6 @@ def _built_street() -> Path:
 
 
 def build_street(folder: Path) -> PlaceMap:
-    """FOLDER/street.gpkg of the photos in FOLDER/photos."""
+    """FOLDER/street.gpkg of the photos in FOLDER/photos: all are copies of one map, with one identity."""
     shutil.copytree(_built_street(), folder, dirs_exist_ok=True)
     return PlaceMap(folder / "street.gpkg")
