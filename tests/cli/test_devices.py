@@ -91,10 +91,10 @@ def town(tmp_path_factory: pytest.TempPathFactory) -> Path:
     folder = tmp_path_factory.mktemp("town")
     build_street(folder)
     save_checkpoint(street_model(), folder / "model.safetensors")
-    (query, *_) = write_queries(folder / "set" / "images" / "test" / "queries")
+    (query,) = write_queries(folder, [0])
     query.rename(folder / "query.jpg")
-    write_queries(folder / "set" / "images" / "test" / "queries", tagged=True)
-    write_queries(folder / "set" / "images" / "test" / "database", tagged=True)
+    for part in ("few", "set/images/test/queries", "set/images/test/database"):
+        write_queries(folder / part, range(8), tagged=True)
     (folder / "report.json").write_text(json.dumps(make_report({1: 60.0}).to_json()))
     return folder
 
@@ -137,7 +137,7 @@ def test_commands_refuse_such_a_device_in_one_sentence(
 @pytest.mark.parametrize(
     "command",
     [
-        "map build photos --out chosen.gpkg --device cpu",
+        "map build few --out chosen.gpkg --device cpu",
         "evaluate set --device cpu --workers 0",
         "figure heatmap query.jpg --size 96 --out chosen.png --device cpu",
         "figure embedding set --out chosen.png --device cpu",

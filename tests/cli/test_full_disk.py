@@ -17,6 +17,8 @@ from sareloc import cli
 from sareloc.models import save_checkpoint
 from sareloc.photos import decode, read_geotag
 
+QUERIES, PLACES = 10, 10
+"""The photos to ask about; the places of the datasets. The files that are made of them do not fit on the disk."""
 FULL = "no space left on the device"
 OPTIONAL = {"export": "onnx", "report": "matplotlib"}
 """Modules of extras that commands need."""
@@ -29,10 +31,11 @@ def town(tmp_path_factory: pytest.TempPathFactory) -> Path:
     folder = tmp_path_factory.mktemp("town")
     build_street(folder)
     save_checkpoint(street_model(), folder / "model.safetensors")
-    write_queries(folder / "queries")
+    write_queries(folder / "queries", range(QUERIES))
     for split in ("train", "val"):
-        write_street(folder / "set" / "images" / split / "database")
-        write_queries(folder / "set" / "images" / split / "queries", tagged=True)
+        write_street(folder / "set" / "images" / split / "database", PLACES)
+        write_queries(folder / "set" / "images" / split / "queries", range(PLACES), tagged=True)
+    write_street(folder / "few", PLACES)
     (folder / "train.toml").write_text("height = 64\nwidth = 96\n")
     (folder / "report.json").write_text(json.dumps(make_report({1: 60.0, 5: 80.0}).to_json()))
     return folder
@@ -45,7 +48,7 @@ def commands(town: Path, out: Path) -> dict[str, list[str | Path]]:
     asking = ["--map", town / "street.gpkg", "--min-confidence", "0", *model, *loading]
     tiny = ["--config", town / "train.toml", "--epochs", "1", "--workers", "0"]
     return {
-        "map build": ["map", "build", town / "photos", "--out", out / "city.gpkg", *model, *loading],
+        "map build": ["map", "build", town / "few", "--out", out / "city.gpkg", *model, *loading],
         "geotag": ["geotag", town / "queries", "--out", out / "copies", *asking],
         "geotag csv": ["geotag", town / "queries", "--out", out / "table", "--sidecar", "csv", *asking],
         "train": ["train", town / "set", "--out", out / "run", *model, *tiny],
@@ -132,8 +135,8 @@ def test_geotag_counts_what_it_could_not_write(
     with pytest.raises(SystemExit) as end:
         cli.main([*map(str, commands(town, small_disk)["geotag"])])
     written = sorted((small_disk / "copies").iterdir())
-    assert 0 < len(written) < 30
-    assert f"{30 - len(written)} could not be written" in capsys.readouterr().out
+    assert 0 < len(written) < QUERIES
+    assert f"{QUERIES - len(written)} could not be written" in capsys.readouterr().out
     assert end.value.code == 1
     for copy in written:
         assert read_geotag(copy) is not None

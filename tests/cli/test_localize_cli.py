@@ -27,6 +27,9 @@ from sareloc.localize import Calibration
 from sareloc.maps import PlaceMap, copy_map, open_store
 from sareloc.models import save_checkpoint
 
+CENTRED = range(20)
+"""Places of so many photos that they are centred on their condition."""
+
 
 @pytest.fixture(scope="module")
 def town(tmp_path_factory: pytest.TempPathFactory) -> Path:
@@ -97,8 +100,8 @@ def test_geojson_is_one_collection(town: Path, capsys: pytest.CaptureFixture[str
     assert lost["geometry"] is None
 
 
-def test_csv_is_a_table(town: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    assert localize(town, town / "queries", "--csv") == 0
+def test_csv_is_a_table(town: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    assert localize(town, write_queries(tmp_path / "few", range(3, 7))[0].parent, "--csv") == 0
     rows = list(csv.DictReader(io.StringIO(capsys.readouterr().out)))
     assert list(rows[0]) == [
         "photo",
@@ -113,9 +116,9 @@ def test_csv_is_a_table(town: Path, capsys: pytest.CaptureFixture[str]) -> None:
         "place",
         "map",
     ]
-    assert len(rows) == 30
-    assert distance_m((float(rows[5]["lat"]), float(rows[5]["lon"])), position(5, 3.0)) < 25
-    assert rows[5]["match"].startswith("photos/05_")
+    assert len(rows) == 4
+    assert distance_m((float(rows[2]["lat"]), float(rows[2]["lon"])), position(5, 3.0)) < 25
+    assert rows[2]["match"].startswith("photos/05_")
 
 
 def test_unreadable_photos_go_to_standard_error(town: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
@@ -350,20 +353,19 @@ def answers(town: Path, capsys: pytest.CaptureFixture[str], *words: str | Path) 
 def test_photos_asked_together_are_centred_unless_it_is_switched_off(
     town: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    together = answers(town, capsys, town / "queries")
-    assert together == answers(town, capsys, town / "queries", "--condition", "auto")
-    assert together != answers(town, capsys, town / "queries", "--condition", "none")
-    kept = tmp_path / "day.json"
-    assert together == answers(town, capsys, town / "queries", "--save-condition", kept)
-    assert together == answers(town, capsys, town / "queries", "--condition", kept)
+    queries, kept = write_queries(tmp_path / "queries", CENTRED)[0].parent, tmp_path / "day.json"
+    together = answers(town, capsys, queries, "--save-condition", kept)
+    assert together == answers(town, capsys, queries, "--condition", "auto")
+    assert together != answers(town, capsys, queries, "--condition", "none")
+    assert together == answers(town, capsys, queries, "--condition", kept)
     alone = answers(town, capsys, town / "queries" / "q05.jpg")
     with_condition = answers(town, capsys, town / "queries" / "q05.jpg", "--condition", kept)
     assert with_condition != alone
     assert with_condition[0]["confidence"] == pytest.approx(together[5]["confidence"], abs=0.02)
 
 
-def test_a_walk_uses_the_condition_too(town: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    walk = (town / "queries", "--walk-step-m", "100")
+def test_a_walk_uses_the_condition_too(town: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    walk = (write_queries(tmp_path / "queries", CENTRED)[0].parent, "--walk-step-m", "100")
     assert answers(town, capsys, *walk) != answers(town, capsys, *walk, "--condition", "none")
 
 

@@ -2,6 +2,11 @@
 
 from __future__ import annotations
 
+import atexit
+import os
+import shutil
+import tempfile
+from collections.abc import Sequence
 from functools import lru_cache
 from pathlib import Path
 
@@ -58,16 +63,27 @@ def write_street(folder: Path, places: int = PLACES) -> list[Path]:
     ]
 
 
-def write_queries(folder: Path, *, tagged: bool = False, town: int = 0) -> list[Path]:
-    """One new photo of each place, 3 m east of its middle; of another town the walls are others."""
+def write_queries(
+    folder: Path, places: Sequence[int] = range(PLACES), *, tagged: bool = False, town: int = 0
+) -> list[Path]:
+    """One new photo of each of the places, 3 m east of its middle; of another town the walls are others."""
     return [
         write_view(folder / f"q{place:02d}.jpg", view(place, 99, town), position(place, 3.0) if tagged else None)
-        for place in range(PLACES)
+        for place in places
     ]
 
 
-def build_street(folder: Path) -> PlaceMap:
-    """FOLDER/street.gpkg of the photos in FOLDER/photos."""
+@lru_cache
+def _built_street() -> Path:
+    """The folder of the street that is mapped once in a process; tests take copies."""
+    folder = Path(tempfile.mkdtemp(prefix="street-", dir=os.environ.get("PYTEST_DEBUG_TEMPROOT")))
+    atexit.register(shutil.rmtree, folder, ignore_errors=True)
     write_street(folder / "photos")
     build_map(folder / "photos", folder / "street.gpkg", street_model(), config=MapConfig(keypoints=0, progress=False))
+    return folder
+
+
+def build_street(folder: Path) -> PlaceMap:
+    """FOLDER/street.gpkg of the photos in FOLDER/photos: all are copies of one map, with one identity."""
+    shutil.copytree(_built_street(), folder, dirs_exist_ok=True)
     return PlaceMap(folder / "street.gpkg")

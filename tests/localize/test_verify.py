@@ -31,6 +31,19 @@ def town_folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return folder
 
 
+@pytest.fixture(scope="module")
+def bare_folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """The town without local features."""
+    folder = tmp_path_factory.mktemp("bare")
+    write_town(folder, keypoints=0)
+    return folder
+
+
+def copy_bare(bare_folder: Path, folder: Path) -> PlaceMap:
+    shutil.copytree(bare_folder, folder, dirs_exist_ok=True)
+    return PlaceMap(folder / "town.gpkg")
+
+
 @pytest.fixture
 def town(town_folder: Path) -> PlaceMap:
     return PlaceMap(town_folder / "town.gpkg")
@@ -50,24 +63,24 @@ def test_photos_of_the_place_have_inliers_and_others_have_few(place: int, town: 
     assert evidence.planar[here].min() > 3 * evidence.planar[~here].max()
 
 
-def test_a_map_without_features_is_verified_by_its_photos(town: PlaceMap, tmp_path: Path) -> None:
-    bare = write_town(tmp_path, keypoints=0)
+def test_a_map_without_features_is_verified_by_its_photos(town: PlaceMap, bare_folder: Path, tmp_path: Path) -> None:
+    bare = copy_bare(bare_folder, tmp_path)
     stored, computed = (evidence_of(Verifier(one, LocalFeatureExtractor("cpu")), 3, one) for one in (town, bare))
     here = np.array([file.startswith("photos/03") for file in bare.files])
     assert computed.inliers[here].min() > 30
     assert np.corrcoef(stored.inliers, computed.inliers)[0, 1] > 0.95  # other numbers of keypoints, the same photos
 
 
-def test_features_of_files_are_computed_once(tmp_path: Path) -> None:
-    bare = write_town(tmp_path, keypoints=0)
+def test_features_of_files_are_computed_once(bare_folder: Path, tmp_path: Path) -> None:
+    bare = copy_bare(bare_folder, tmp_path)
     verifier = Verifier(bare, LocalFeatureExtractor("cpu"))
     first = evidence_of(verifier, 3, bare)
     shutil.rmtree(tmp_path / "photos")
     np.testing.assert_array_equal(evidence_of(verifier, 3, bare).inliers, first.inliers)
 
 
-def test_the_cache_keeps_what_was_used_last(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    bare = write_town(tmp_path, keypoints=0)
+def test_the_cache_keeps_what_was_used_last(bare_folder: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    bare = copy_bare(bare_folder, tmp_path)
     verifier = Verifier(bare, LocalFeatureExtractor("cpu"))
     verifier._from_file(bare.files[0])
     monkeypatch.setattr("sareloc.localize.verify.CACHE_BYTES", 2 * verifier._cached_bytes + 5000)
@@ -76,12 +89,14 @@ def test_the_cache_keeps_what_was_used_last(tmp_path: Path, monkeypatch: pytest.
     assert list(verifier._cache) == [bare.files[0], bare.files[2]]
 
 
-def test_verification_is_the_default_of_maps_that_hold_features(town: PlaceMap, tmp_path: Path) -> None:
+def test_verification_is_the_default_of_maps_that_hold_features(
+    town: PlaceMap, bare_folder: Path, tmp_path: Path
+) -> None:
     model = street_model()
     assert Localizer(model, town).search == Search(100, 10)
     assert Localizer(model, town, Search(verify=0)).search == Search(20, 0)
     assert Localizer(model, town, Search(verify=0)).verifier is None
-    assert Localizer(model, write_town(tmp_path, keypoints=0)).search == Search(20, 0)
+    assert Localizer(model, copy_bare(bare_folder, tmp_path)).search == Search(20, 0)
     assert Localizer(model, town, Search(candidates=5, verify=8)).search == Search(8, 8)
 
 
@@ -167,8 +182,8 @@ def test_keypoints_that_agree_are_moved_as_the_photos_are(town: PlaceMap) -> Non
     assert (np.abs(moved - (20, 0)).max(axis=1) < 5).mean() > 0.9
 
 
-def test_without_features_of_both_photos_no_keypoints_agree(tmp_path: Path) -> None:
-    bare = write_town(tmp_path, keypoints=0)
+def test_without_features_of_both_photos_no_keypoints_agree(bare_folder: Path, tmp_path: Path) -> None:
+    bare = copy_bare(bare_folder, tmp_path)
     with pytest.raises(ArgumentError, match="not verified"):
         Localizer(street_model(), bare).inlier_pairs(wall(0), 1, bare.files[0])
     localizer = Localizer(street_model(), bare, Search(verify=5))
@@ -219,9 +234,9 @@ def test_only_some_matches_are_verified_and_come_first(town: PlaceMap) -> None:
 
 
 def test_where_no_photo_can_be_read_matches_keep_their_order_with_one_warning(
-    tmp_path: Path, caplog: pytest.LogCaptureFixture
+    bare_folder: Path, tmp_path: Path, caplog: pytest.LogCaptureFixture
 ) -> None:
-    bare = write_town(tmp_path, keypoints=0)
+    bare = copy_bare(bare_folder, tmp_path)
     shutil.rmtree(tmp_path / "photos")
     localizer = Localizer(street_model(), bare, Search(verify=10), min_confidence=0)
     plain = Localizer(street_model(), bare, min_confidence=0)

@@ -11,14 +11,14 @@ import httpx
 import numpy as np
 import pytest
 from PIL import Image
-from tests.localize.street import PLACES, build_street, position, street_model, view
+from tests.localize.street import PLACES, position, street_model, view
 from tests.serve.running import DEADLINE_S, running, same_place, street_client
 
 from sareloc import __version__
 from sareloc.errors import MissingExtraError
 from sareloc.geo import distance_m
 from sareloc.localize import Calibration, Localizer, Search
-from sareloc.maps import MapManifest, PlaceMap, create_map_file, open_map_file
+from sareloc.maps import MapConfig, MapManifest, PlaceMap, build_map, create_map_file, open_map_file
 from sareloc.serve import ServeConfig, make_app
 
 
@@ -222,6 +222,7 @@ def test_a_map_that_goes_away_is_a_503_and_comes_back(own_folder: Path) -> None:
         (own_folder / "away.gpkg").rename(map_path)
         assert client.get("/health").status_code == 200
         assert client.post("/localize", content=query(own_folder, 5)).status_code == 200
-        build_street(own_folder / "other")
-        (own_folder / "other" / "street.gpkg").replace(map_path)  # another map under the name
+        quick = MapConfig(keypoints=0, progress=False)
+        build_map(own_folder / "photos", own_folder / "other.gpkg", street_model(), config=quick)
+        (own_folder / "other.gpkg").replace(map_path)  # another map under the name
         assert client.post("/localize", content=query(own_folder, 5)).status_code == 503
