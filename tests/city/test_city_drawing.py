@@ -29,33 +29,39 @@ def some(views):
     return [views.database.take([3, 60, 111]), views.queries.take([0, 5, 17, 23])]
 
 
-def test_the_same_view_gives_the_same_bytes(town, views, some):
-    first, again = (draw(town, some[1], views.moments, HEIGHT, WIDTH) for _ in range(2))
-    assert first.shape == (4, 3, HEIGHT, WIDTH)
-    assert first.dtype == torch.uint8
-    assert torch.equal(first, again)
+@pytest.fixture(scope="module")
+def together(town, views, some):
+    """The queries of `some`, drawn at once by one thread."""
+    return draw(town, some[1], views.moments, HEIGHT, WIDTH)
 
 
-def test_a_view_does_not_depend_on_what_is_drawn_with_it(town, views, some):
-    together = draw(town, some[1], views.moments, HEIGHT, WIDTH)
+def test_the_same_view_gives_the_same_bytes(town, views, some, together):
+    again = draw(town, some[1], views.moments, HEIGHT, WIDTH)
+    assert again.shape == (4, 3, HEIGHT, WIDTH)
+    assert again.dtype == torch.uint8
+    assert torch.equal(together, again)
+
+
+def test_a_view_does_not_depend_on_what_is_drawn_with_it(town, views, some, together):
     alone = torch.cat([draw(town, some[1].take([i]), views.moments, HEIGHT, WIDTH) for i in (2, 0)])
     assert torch.equal(together[[2, 0]], alone)
 
 
 def test_sparse_and_dense_drawing_agree(town, views, some):
-    moments = [views.moments[m] for m in some[1].moment]
-    poses = replace(some[1], moment=np.arange(4))
+    moments = [views.moments[m] for m in some[1].moment[:2]]
+    poses = replace(some[1].take([0, 1]), moment=np.arange(2))
     sparse, dense = (draw_scene(make_scene(town, moments, dense=d), poses, HEIGHT, WIDTH) for d in (False, True))
     assert torch.equal(sparse, dense)
 
 
 def test_threads_do_not_change_pixels(town, views, some):
-    threads = torch.get_num_threads()
+    """Two views of two moments: what a thread draws is not what another does."""
+    threads, two = torch.get_num_threads(), some[1].take([0, 1])
     try:
         images = []
         for n in (1, 3):
             torch.set_num_threads(n)
-            images.append(draw(town, some[1], views.moments, HEIGHT, WIDTH))
+            images.append(draw(town, two, views.moments, HEIGHT, WIDTH))
             assert torch.get_num_threads() == n
     finally:
         torch.set_num_threads(threads)
@@ -68,7 +74,7 @@ def test_rounding_decides_nothing_that_can_be_seen(monkeypatch):
     Row houses stand in one plane, so that equal depths are everywhere.
     """
     city = city_places(0, "small", "test")
-    scene, poses = make_scene(city.town, city.views.moments), city.poses.take([30, 42, 54, 114, 132])
+    scene, poses = make_scene(city.town, city.views.moments), city.poses.take([30, 54, 132])
     still = draw_scene(scene, poses, 240, 320).int()
     rng = torch.Generator().manual_seed(0)
 
@@ -90,7 +96,7 @@ def test_rounding_decides_nothing_that_can_be_seen(monkeypatch):
 
 def test_unused_places_in_a_list_may_name_any_piece(town, views, some, monkeypatch):
     """Which of equal numbers comes first is for each machine's topk to say, and a tile's unused places are equal."""
-    poses, moments = replace(some[1], moment=np.arange(4)), [views.moments[m] for m in some[1].moment]
+    poses, moments = replace(some[1].take([0, 1]), moment=np.arange(2)), [views.moments[m] for m in some[1].moment[:2]]
     still = draw_scene(make_scene(town, moments), poses, HEIGHT, WIDTH).int()
     rng = torch.Generator().manual_seed(0)
     listed = render.tile_lists
@@ -149,7 +155,7 @@ def test_moments_change_the_light(town, views, noon):
 def test_night_is_dark_above_and_lit_in_windows(town, views, noon):
     night = make_moment(np.random.default_rng(2), "night", 50.0, 0.0)
     night = replace(night, cars=0.0, people=0.0, grain=0.0, vignette=0.0, exposure=noon.exposure, balance=(1, 1, 1))
-    poses = replace(views.database.take(range(0, 150, 10)), moment=np.zeros(15, dtype=np.int64))
+    poses = replace(views.database.take(range(0, 150, 20)), moment=np.zeros(8, dtype=np.int64))
     day, dark = (draw(town, poses, [m], HEIGHT, WIDTH).float() for m in (noon, night))
     assert dark.mean() < 0.45 * day.mean()
     assert dark.amax((1, 2, 3)).max() > 120  # a lamp or a lit window
@@ -165,7 +171,7 @@ def test_snow_whitens_the_ground(town, views, noon):
 
 def test_cars_and_people_stand_in_the_way(town, views, noon):
     busy = replace(noon, cars=1.0, people=1.0)
-    poses = replace(views.database.take(range(0, 60, 6)), moment=np.zeros(10, dtype=np.int64))
+    poses = replace(views.database.take(range(0, 60, 12)), moment=np.zeros(5, dtype=np.int64))
     empty, full = (draw(town, poses, [m], HEIGHT, WIDTH).float() for m in (noon, busy))
     changed = ((empty - full).abs().amax(1) > 20).float().mean()
     assert 0.01 < changed < 0.6

@@ -22,7 +22,7 @@ from sareloc.errors import ArgumentError
 from sareloc.geo import distance_m, enu_from_wgs84
 
 
-@pytest.fixture(params=[(0, "small"), (1, "medium"), (5, "medium")])
+@pytest.fixture(params=[(0, "small"), (1, "medium"), pytest.param((5, "medium"), marks=pytest.mark.slow)])
 def route_and_town(request):
     town = make_town(*request.param)
     return make_route(np.random.default_rng(3), town.streets, 240.0), town
@@ -207,7 +207,7 @@ def test_a_drive_with_the_gps_of_its_camera(tmp_path):
 
     from sareloc.photos import TrackOptions, frames_on_track, read_telemetry, read_video
 
-    drive = make_drive(seconds=8.0, fps=5.0)
+    drive = make_drive(seconds=6.0, fps=5.0)
     draw_drive(drive, tmp_path, frame_size=(32, 48))
     video = tmp_path / "drive.mp4"
     created = read_video(video).start
@@ -218,7 +218,7 @@ def test_a_drive_with_the_gps_of_its_camera(tmp_path):
 
     payloads = [
         (second, gps5([at(second + part / 18) for part in range(18)], start + second + rng.uniform(0, 0.1)))
-        for second in range(8)
+        for second in range(6)
     ]
     found = read_telemetry(add_track(video, payloads))
     assert found.start == pytest.approx(start, abs=0.2)

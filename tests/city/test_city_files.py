@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import shutil
+
 import numpy as np
 import pytest
 import torch
@@ -14,12 +16,34 @@ from sareloc.geo import distance_m, enu_from_wgs84
 from sareloc.photos import find_photos, parse_utm_name, read_exif_geotag
 
 
-@pytest.fixture
-def tiny(monkeypatch):
-    """A size of six database photos and five queries."""
-    monkeypatch.setitem(SIZES, "tiny", Size(3, 2, (5.0,), 5, (24, 32)))
-    yield "tiny"
+@pytest.fixture(scope="module")
+def tiny():
+    """A size of six database photos and five queries; one town of a split for all tests."""
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setitem(SIZES, "tiny", Size(3, 2, (5.0,), 5, (24, 32)))
+        yield "tiny"
     make_town.cache_clear()
+
+
+@pytest.fixture(scope="module")
+def two_splits(tiny, tmp_path_factory):
+    """A folder of the splits "train" and "test", which no test changes."""
+    folder = tmp_path_factory.mktemp("splits") / "city"
+    assert draw_places(folder, 3, tiny, splits=["train", "test"]) == 22
+    return folder
+
+
+@pytest.fixture(scope="module")
+def drawn_val(tiny, tmp_path_factory):
+    folder = tmp_path_factory.mktemp("val") / "city"
+    assert draw_places(folder, 3, tiny, splits=["val"]) == 11
+    return folder
+
+
+@pytest.fixture
+def val(drawn_val, tmp_path):
+    """A folder of the split "val" alone, for one test."""
+    return shutil.copytree(drawn_val, tmp_path / "city")
 
 
 def test_places_stand_where_the_cameras_stand(tiny):
@@ -53,12 +77,11 @@ def test_pixels_come_in_the_order_asked_for(tiny):
     assert torch.equal(draw(city.town, city.views.queries, city.views.moments, 24, 32), everything[6:])
 
 
-def test_positions_survive_the_file_name_and_the_exif(tiny, tmp_path):
-    assert draw_places(tmp_path, 3, tiny, splits=["test"]) == 11
+def test_positions_survive_the_file_name_and_the_exif(tiny, two_splits):
     city = city_places(3, tiny, "test")
     tags = geotags(city)
     exact_of = dict(zip(photo_names(city, tags), tags, strict=True))
-    paths = find_photos(tmp_path)
+    paths = find_photos(two_splits / "images" / "test")
     assert len(paths) == 11
     found = []
     for path in paths:
@@ -78,59 +101,55 @@ def test_positions_survive_the_file_name_and_the_exif(tiny, tmp_path):
     assert away.min(0).max() < 0.01
 
 
-def test_the_folder_is_a_dataset(tiny, tmp_path):
-    assert draw_places(tmp_path, 3, tiny, splits=["train", "test"]) == 22
+def test_the_folder_is_a_dataset(tiny, two_splits):
     city = city_places(3, tiny, "train")
-    places = load_dataset(tmp_path, split="train")
+    places = load_dataset(two_splits, split="train")
     assert (len(places.database), len(places.queries)) == (6, 5)
     metres = places.database.positions.metres
     apart = np.linalg.norm(metres[:, None] - metres[None], axis=-1)
     enu = city.places.database.positions.metres
     exact = np.linalg.norm(enu[:, None] - enu[None], axis=-1)
     assert np.sort(apart.ravel()) == pytest.approx(np.sort(exact.ravel()), abs=0.15)  # UTM's scale, and centimetres
-    assert not (tmp_path / "images" / "val").exists()
+    assert not (two_splits / "images" / "val").exists()
 
 
-def test_an_interrupted_run_goes_on_where_it_stopped(tiny, tmp_path):
-    draw_places(tmp_path, 3, tiny, splits=["val"])
-    before = {path: path.read_bytes() for path in find_photos(tmp_path)}
+def test_an_interrupted_run_goes_on_where_it_stopped(tiny, val):
+    before = {path: path.read_bytes() for path in find_photos(val)}
     lost, kept = sorted(before)[2], sorted(before)[3]
     lost.unlink()
     (lost.parent / f".{lost.name}.part").write_bytes(b"half a photo")
     kept.write_bytes(b"left alone")
-    assert draw_places(tmp_path, 3, tiny, splits=["val"]) == 1
+    assert draw_places(val, 3, tiny, splits=["val"]) == 1
     assert lost.read_bytes() == before[lost]
     assert kept.read_bytes() == b"left alone"
-    assert not list(tmp_path.rglob("*.part"))
-    assert draw_places(tmp_path, 3, tiny, splits=["val"]) == 0
+    assert not list(val.rglob("*.part"))
+    assert draw_places(val, 3, tiny, splits=["val"]) == 0
 
 
 def test_a_file_in_the_way_is_named(tmp_path):
     (tmp_path / "out").write_text("mine")
     with pytest.raises(ArgumentError, match="is a file"):
         draw_places(tmp_path / "out")
-    with pytest.raises(ArgumentError, match="unknown size of town 'tiny'"):
-        draw_places(tmp_path, size="tiny")
+    with pytest.raises(ArgumentError, match="unknown size of town 'huge'"):
+        draw_places(tmp_path, size="huge")
 
 
-def test_two_cities_are_not_mixed(tiny, tmp_path):
-    draw_places(tmp_path, 3, tiny, splits=["val"])
+def test_two_cities_are_not_mixed(tiny, val):
     for other in ({"seed": 4}, {"seed": 3, "photo_size": (32, 32)}):
         with pytest.raises(ArgumentError, match=r'another city \(.*"seed": 3'):
-            draw_places(tmp_path, size=tiny, splits=["val"], **other)
-    assert len(find_photos(tmp_path)) == 11
-    (tmp_path / "city.json").write_text("{")
+            draw_places(val, size=tiny, splits=["val"], **other)
+    assert len(find_photos(val)) == 11
+    (val / "city.json").write_text("{")
     with pytest.raises(ArgumentError, match=r"city\.json is not JSON"):
-        draw_places(tmp_path, 3, tiny)
+        draw_places(val, 3, tiny)
 
 
-def test_a_city_of_an_earlier_drawing_loads_but_is_not_continued(tiny, tmp_path):
-    draw_places(tmp_path, 3, tiny, splits=["val"])
-    record = tmp_path / "city.json"
+def test_a_city_of_an_earlier_drawing_loads_but_is_not_continued(tiny, val):
+    record = val / "city.json"
     record.write_text(record.read_text().replace('"format": 2', '"format": 1'))
-    assert len(load_dataset(tmp_path, split="val").database) == 6
+    assert len(load_dataset(val, split="val").database) == 6
     with pytest.raises(ArgumentError, match=r'another city \(.*"format": 1'):
-        draw_places(tmp_path, 3, tiny, splits=["val"])
+        draw_places(val, 3, tiny, splits=["val"])
 
 
 def test_a_seed_below_zero_is_refused():

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import shutil
 from dataclasses import replace
 from xml.etree import ElementTree
 
@@ -165,11 +166,18 @@ def gpano(photo):
     return {e.tag.removeprefix(name): e.text for e in root.iter() if e.tag.startswith(name)}, size
 
 
-def test_files_have_tags_and_the_positions_of_the_perspective_database(tiny, tmp_path):
-    draw_places(tmp_path / "views", 3, tiny, splits=["test"])
-    assert draw_places(tmp_path / "spheres", 3, tiny, splits=["test"], panoramas=True) == 3 + 5
-    photos = find_photos(tmp_path / "spheres" / "images" / "test" / "database")
-    views = find_photos(tmp_path / "views" / "images" / "test" / "database")
+@pytest.fixture(scope="module")
+def spheres(tiny, tmp_path_factory):
+    """A folder of 360° photos and their queries, which no test changes."""
+    folder = tmp_path_factory.mktemp("spheres") / "city"
+    assert draw_places(folder, 3, tiny, splits=["test"], panoramas=True) == 3 + 5
+    return folder
+
+
+def test_files_have_tags_and_the_positions_of_the_perspective_database(tiny, spheres, tmp_path):
+    draw_places(tmp_path, 3, tiny, splits=["test"])
+    photos = find_photos(spheres / "images" / "test" / "database")
+    views = find_photos(tmp_path / "images" / "test" / "database")
     assert len(photos) == 3
     assert len(views) == 6
     for photo in photos:
@@ -188,19 +196,19 @@ def test_files_have_tags_and_the_positions_of_the_perspective_database(tiny, tmp
         first = read_exif_geotag(min(same, key=lambda v: parse_utm_name(v.name).tile))
         assert float(distance_m([first.latlon], [exif.latlon])[0]) < 0.001
         assert (first.heading_deg, first.time) == pytest.approx((exif.heading_deg, exif.time))
-    queries = [sorted(p.name for p in (tmp_path / d / "images/test/queries").iterdir()) for d in ("views", "spheres")]
+    queries = [sorted(p.name for p in (folder / "images/test/queries").iterdir()) for folder in (tmp_path, spheres)]
     assert queries[0] == queries[1]
 
 
-def test_panoramas_are_resumed_and_not_mixed_with_views(tiny, tmp_path):
-    draw_places(tmp_path, 3, tiny, splits=["test"], panoramas=True)
-    lost = find_photos(tmp_path / "images" / "test" / "database")[1]
+def test_panoramas_are_resumed_and_not_mixed_with_views(tiny, spheres, tmp_path):
+    folder = shutil.copytree(spheres, tmp_path / "city")
+    lost = find_photos(folder / "images" / "test" / "database")[1]
     before = lost.read_bytes()
     lost.unlink()
-    assert draw_places(tmp_path, 3, tiny, splits=["test"], panoramas=True) == 1
+    assert draw_places(folder, 3, tiny, splits=["test"], panoramas=True) == 1
     assert lost.read_bytes() == before
     with pytest.raises(ArgumentError, match=r'another city \(.*"panoramas": true'):
-        draw_places(tmp_path, 3, tiny, splits=["test"])
+        draw_places(folder, 3, tiny, splits=["test"])
 
 
 def test_a_heading_rounded_to_a_whole_turn_is_north():

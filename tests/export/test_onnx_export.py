@@ -27,7 +27,7 @@ from sareloc.models import (
     save_checkpoint,
 )
 
-SIZES = [(1, 64, 64), (3, 97, 131), (2, 160, 65)]
+SIZES = [(1, 64, 64), (2, 81, 115), (2, 112, 65)]
 
 
 def lively(model: PlaceModel) -> PlaceModel:

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import copy
 import sqlite3
+from functools import cache
 from pathlib import Path
 from typing import Any
 
@@ -34,6 +36,12 @@ def gis(path: str | Path) -> sqlite3.Connection:
 
 
 def tiny_model(seed: int = 1) -> PlaceModel:
+    """A copy, for one test or module; the weights are drawn once."""
+    return copy.deepcopy(_drawn_model(seed))
+
+
+@cache
+def _drawn_model(seed: int) -> PlaceModel:
     return make_model("alexnet", "avg", size=(64, 64), rng=torch.Generator().manual_seed(seed), name="tiny")
 
 

@@ -17,7 +17,7 @@ KILLER = Path(__file__).with_name("kill_builds.py")
 
 
 @pytest.mark.skipif(not hasattr(os, "fork"), reason="this system has no fork")
-@pytest.mark.parametrize("kills", [6, pytest.param(12, marks=pytest.mark.slow)])
+@pytest.mark.parametrize("kills", [4, pytest.param(12, marks=pytest.mark.slow)])
 def test_a_map_built_by_processes_killed_many_times_equals_one_built_straight(tmp_path: Path, kills: int) -> None:
     count = enough_photos(kills)
     write_town(tmp_path / "photos", count)

@@ -29,7 +29,7 @@ def town(tmp_path: Path) -> PlaceMap:
 @pytest.fixture
 def indexed(monkeypatch: pytest.MonkeyPatch) -> None:
     """Maps of some thousand photos get an index, as those of a city do."""
-    monkeypatch.setattr(approximate, "EXACT_NUMBERS", 500 * DIM)
+    monkeypatch.setattr(approximate, "EXACT_NUMBERS", 250 * DIM)
 
 
 def test_matches_say_where_and_which_file(town: PlaceMap) -> None:
@@ -137,7 +137,7 @@ def found_by_own_descriptor(city: PlaceMap, numbers: range, seed: int) -> int:
 
 @pytest.mark.usefixtures("indexed")
 def test_the_index_is_kept_in_the_cache_and_opened_again(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    path = make_map(tmp_path / "city.gpkg", 3000)
+    path = make_map(tmp_path / "city.gpkg", 1500)
     first = PlaceMap(path)
     assert first.index_info().kind == "approximate"
     assert [file.name for file in tmp_path.iterdir()] == ["city.gpkg"]
@@ -156,20 +156,20 @@ def test_the_index_is_kept_in_the_cache_and_opened_again(tmp_path: Path, monkeyp
 
 @pytest.mark.usefixtures("indexed")
 def test_a_map_that_changed_is_searched_as_it_is_now(tmp_path: Path) -> None:
-    path = make_map(tmp_path / "city.gpkg", 3000)
+    path = make_map(tmp_path / "city.gpkg", 1500)
     PlaceMap(path)
     before = index_files(path)
     with open_map_file(path, write=True) as file:
         file.add([photo(9001), photo(9002)], unit_vectors(2, seed=9))
         file.remove(np.array([1]))
     city = PlaceMap(path)
-    assert len(city) == city.index_info().vectors == 3001
+    assert len(city) == city.index_info().vectors == 1501
     assert city.search(unit_vectors(2, seed=9), 1).files == (("9001.jpg",), ("9002.jpg",))
-    assert city.search(unit_vectors(3000)[:1], 1).files != (("0000.jpg",),)
+    assert city.search(unit_vectors(1500)[:1], 1).files != (("0000.jpg",),)
     assert index_files(path) == before  # too little to make it anew
     with open_map_file(path, write=True) as file:
-        file.remove(np.arange(2, 1000))
-    assert len(PlaceMap(path).search(unit_vectors(1), 5000).files[0]) == 2003
+        file.remove(np.arange(2, 500))
+    assert len(PlaceMap(path).search(unit_vectors(1), 5000).files[0]) == 1003
     assert index_files(path).keys().isdisjoint(before)
 
 
@@ -268,7 +268,7 @@ def test_a_refresh_that_meets_damage_leaves_what_was_there(tmp_path: Path) -> No
 
 @pytest.mark.usefixtures("indexed")
 def test_an_area_is_kept_to_under_an_index_too(tmp_path: Path) -> None:
-    city = PlaceMap(make_map(tmp_path / "city.gpkg", 3000))
+    city = PlaceMap(make_map(tmp_path / "city.gpkg", 1500))
     matches = city.search(unit_vectors(3, seed=4), k=8, near=Circle(geotag_of(1000).latlon, 40))
     assert all(sorted(files) == [f"{number:04d}.jpg" for number in range(997, 1004)] for files in matches.files)
     assert city.manifest.dim == DIM

@@ -10,6 +10,7 @@ import subprocess
 import sys
 from collections.abc import Sequence
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pytest
@@ -293,8 +294,10 @@ for path, step in zip(sys.argv[1::2], map(int, sys.argv[2::2])):
         os._exit(0)
     print(os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]), flush=True)
 """
-STEPS = range(1, 82, 3)
+LAST_STEP = 81
 """SQL statements, not counting those that only read, before which an upgrade is killed; it has about seventy."""
+FEW = 44
+"""Statements that are too few to finish an upgrade."""
 
 
 def run_killed(paths: Sequence[Path], steps: Sequence[int]) -> list[int]:
@@ -306,13 +309,39 @@ def run_killed(paths: Sequence[Path], steps: Sequence[int]) -> list[int]:
     return [int(line) for line in run.stdout.splitlines()]
 
 
+def killed_at(plain: Path, folder: Path, apart: int) -> tuple[dict[Path, int], tuple[Path, Path], list[int]]:
+    """Maps killed before every so many statements, with their exit codes; two killed early, with theirs; one process.
+
+    Of the two, the first was killed once, the other again and again.
+    """
+    steps = range(1, LAST_STEP + 1, apart)
+    paths = [Path(shutil.copy(plain, folder / f"killed{step}.gpkg")) for step in steps]
+    once, often = (Path(shutil.copy(plain, folder / f"{name}.gpkg")) for name in ("once", "often"))
+    codes = run_killed([*paths, once, *[often] * 4], [*steps, *[FEW] * 5])
+    return dict(zip(paths, codes, strict=False)), (once, often), codes[len(paths) :]
+
+
+@pytest.fixture(scope="module")
+def killed(built_plain: Path, tmp_path_factory: pytest.TempPathFactory) -> Any:
+    return killed_at(built_plain, tmp_path_factory.mktemp("killed"), 6)
+
+
+@pytest.mark.skipif(not hasattr(os, "fork"), reason="this system has no fork")
+def test_after_kill_9_the_map_is_the_old_or_the_new_one(plain: Path, model: PlaceModel, killed: Any) -> None:
+    check_killed(plain, model, killed[0])
+
+
+@pytest.mark.slow
 @pytest.mark.skipif(not hasattr(os, "fork"), reason="this system has no fork")
 def test_after_kill_9_at_any_statement_the_map_is_the_old_or_the_new_one(plain: Path, model: PlaceModel) -> None:
+    check_killed(plain, model, killed_at(plain, plain.parent, 1)[0])
+
+
+def check_killed(plain: Path, model: PlaceModel, killed: dict[Path, int]) -> None:
     before, whole = stored(plain), Path(shutil.copy(plain, plain.with_name("whole.gpkg")))
-    paths = [Path(shutil.copy(plain, plain.with_name(f"killed{step}.gpkg"))) for step in STEPS]
     upgrade(whole)
     after, seen = stored(whole), set[tuple[int, bool]]()
-    for path, code in zip(paths, run_killed(paths, STEPS), strict=True):
+    for path, code in killed.items():
         found = stored(path)
         is_new = found["0000.jpg"].shape == (2 * model.dim,)
         for name, vector in (after if is_new else before).items():
@@ -326,17 +355,15 @@ def test_after_kill_9_at_any_statement_the_map_is_the_old_or_the_new_one(plain: 
 
 
 @pytest.mark.skipif(not hasattr(os, "fork"), reason="this system has no fork")
-def test_an_upgrade_that_is_killed_again_and_again_continues(plain: Path, model: PlaceModel) -> None:
+def test_an_upgrade_that_is_killed_again_and_again_continues(model: PlaceModel, killed: Any) -> None:
     """What was staged is kept: runs that are killed too early to finish alone finish together."""
-    alone = Path(shutil.copy(plain, plain.with_name("alone.gpkg")))
-    few = 44
-    codes = run_killed([alone] + [plain] * 4, [few] * 5)
+    _, (once, often), codes = killed
     assert codes[:2] == [-signal.SIGKILL] * 2
-    assert stored(alone)["0000.jpg"].shape == (model.dim,)
-    assert stored(plain)["0000.jpg"].shape == (2 * model.dim,)
-    with open_map_file(plain) as file:
+    assert stored(once)["0000.jpg"].shape == (model.dim,)
+    assert stored(often)["0000.jpg"].shape == (2 * model.dim,)
+    with open_map_file(often) as file:
         assert not file.query("SELECT 1 FROM sqlite_master WHERE name = 'staged_vectors'")
-    assert verify_map(plain) == []
+    assert verify_map(often) == []
 
 
 def test_the_command_line_says_what_was_done(plain: Path, capsys: pytest.CaptureFixture[str]) -> None:

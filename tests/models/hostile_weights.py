@@ -25,6 +25,8 @@ from safetensors.torch import save_file
 from torch import Tensor
 
 from sareloc.models import load_backbone_weights, load_model, load_published, make_backbone, make_model, save_checkpoint
+from sareloc.models.published.torch_files import MAX_ENTRIES, MAX_STEPS
+from sareloc.models.published.weights_files import MAX_TENSORS
 
 Open = Callable[[], object]
 Case = tuple[str, Open]
@@ -124,8 +126,9 @@ def _zips(folder: Path, large: bool) -> Iterator[Case]:
     yield "no pickle", published(folder / "g.pth", archive({"a/b": b""}))
     bomb = archive({**entries, f"{prefix}/data/0": bytes(10**7)}, zipfile.ZIP_DEFLATED)
     yield "deflated 10 MB", published(folder / "h.pth", bomb)
-    stored = archive({"a/data.pkl": b"", **{f"a/{n:07d}": b"" for n in range(30_000)}})
-    yield "30,000 entries", published(folder / "i.pth", stored)
+    listed_entries = 30_000 if large else MAX_ENTRIES
+    stored = archive({"a/data.pkl": b"", **{f"a/{n:07d}": b"" for n in range(listed_entries)}})
+    yield "too many entries", published(folder / "i.pth", stored)
     start = stored.index(b"PK\x01\x02")
     listed = stored[start : start + 46 + 10]
     many = 2_000_000
@@ -196,15 +199,16 @@ def _pickles(folder: Path, large: bool) -> Iterator[Case]:
         yield f"numpy, {end}", published(folder / f"numpy.{end}", saved({"a": Calls(np.zeros, 10**9)}, legacy))
     bomb = b")" + b"".join(b"q\x01h\x01h\x01\x87" for _ in range(60))
     system = {"protocol_version": 1001, "little_endian": True, "type_sizes": {}}
+    depth = 150_000 if large else 50_000
     legacy = b"".join(pickle.dumps(value, 2) for value in (0x1950A86A20F9469CFC6C, 1001, system))
     contents: dict[str, bytes | Large] = {
-        "a million lists": pickled(b"(" + b"]" * 900_000 + b"t"),
+        "a million lists": pickled(b"(" + b"]" * (900_000 if large else MAX_STEPS) + b"t"),
         "a million marks": pickled(b"(" * 900_000),
         "15 MB of lists": lambda: pickled(b"(" + b"]" * 15_000_000 + b"t"),
         "90 MB of lists": lambda: pickled(b"(" + b"]" * 90_000_000 + b"t"),
         "90 MB of text": lambda: pickled(text("\U0001f600" * 22_000_000)),
         "15 MB of text": lambda: pickled(text("\U0001f600" * 3_700_000)),
-        "lists in lists": pickled(b"]" * 150_000 + b"a" * 149_999),
+        "lists in lists": pickled(b"]" * depth + b"a" * (depth - 1)),
         "hash bomb": pickled(b"}" + bomb + b"K\x01s"),
         "names of nested tuples": pickled(bomb + b"q\x02h\x02\x93"),
         "names of 1 MB": pickled(text("a" * 10**6) + b"q\x02" + b"h\x02h\x02\x93" * 20_000),
@@ -354,7 +358,9 @@ def _names(folder: Path, large: bool) -> Iterator[Case]:
         "name of 1,000,000 characters": {"encoder.0.weight": torch.zeros(4, 3, 3, 3), "a" * 10**6: torch.zeros(1)},
         "one name twice": {"encoder.0.weight": torch.zeros(1), "module.encoder.0.weight": torch.zeros(1)},
         "empty name": {"": torch.zeros(1)},
-        "20,000 tensors": {f"encoder.{n}.weight": torch.zeros(1) for n in range(20_000)},
+        "too many tensors": {
+            f"encoder.{n}.weight": torch.zeros(1) for n in range(20_100 if large else MAX_TENSORS + 1)
+        },
         "patches of no dimension": {"patch_embed.proj.weight": torch.zeros(()), "blocks.0.a": torch.zeros(1)},
         "salad of no dimension": {
             "aggregator.score.3.weight": torch.zeros(()),
@@ -439,7 +445,10 @@ def entry(shape: list[int], size: int, dtype: str = "F32") -> dict[str, Any]:
 
 def _safetensors(folder: Path, large: bool) -> Iterator[Case]:
     small = b'"%d":{"dtype":"F32","shape":[0],"data_offsets":[0,0]}'
-    many = {f"t{n}": {"dtype": "F32", "shape": [0], "data_offsets": [0, 0]} for n in range(60_000)}
+    many = {
+        f"t{n}": {"dtype": "F32", "shape": [0], "data_offsets": [0, 0]}
+        for n in range(60_000 if large else MAX_TENSORS + 1)
+    }
     cases: dict[str, bytes | Large] = {
         "no header": b"",
         "header of 8 EB": safetensors(b"{}", length=(1 << 63) - 1),
@@ -449,7 +458,7 @@ def _safetensors(folder: Path, large: bool) -> Iterator[Case]:
         "90 MB of nesting": lambda: safetensors(b'{"a":' + b"[" * 90_000_000),
         "3 MB of nesting": safetensors(b'{"a":' + b"[" * 3_000_000),
         "empty": safetensors(b"{}"),
-        "60,000 tensors": safetensors(json.dumps(many).encode()),
+        "too many tensors": safetensors(json.dumps(many).encode()),
         "1,500,000 tensors": lambda: safetensors(b"{" + b",".join(small % n for n in range(1_500_000)) + b"}"),
         "1,000,000 dimensions": safetensors(
             json.dumps({"encoder.0.weight": entry([1] * 1_000_000, 4)}).encode(), bytes(4)
@@ -530,7 +539,9 @@ def _checkpoints(folder: Path, large: bool) -> Iterator[Case]:
         "name of 3 MB": {"name": "n" * 3_000_000, "aggregation": "none"},
         "knobs are a list": {"knobs": nested_list},
         "size": {"preprocess": {**about["spec"]["preprocess"], "resize": [1 << 40, 1 << 40]}},
-        "size of 1,000,000 sides": {"preprocess": {**about["spec"]["preprocess"], "resize": [64] * 1_000_000}},
+        "size of many sides": {
+            "preprocess": {**about["spec"]["preprocess"], "resize": [64] * (1_000_000 if large else 100_000)}
+        },
         "mean": {"preprocess": {**about["spec"]["preprocess"], "mean": [10**400] * 3}},
     }
     descriptions: dict[str, Any] = {name: {**about, "spec": {**about["spec"], **spec}} for name, spec in specs.items()}
@@ -710,7 +721,9 @@ def _hdf5(folder: Path, large: bool) -> Iterator[Case]:
         file["U"] = h5py.SoftLink("U")
 
     def squeezed(file: Any) -> None:
-        file.create_dataset("U", (1536, 20_000), "f4", data=np.zeros((1536, 20_000), np.float32), compression="gzip")
+        file.create_dataset(
+            "U", (1536, squeezed_columns), "f4", data=np.zeros((1536, squeezed_columns), np.float32), compression="gzip"
+        )
 
     def declared(file: Any) -> None:
         file.create_dataset("U", (1536, 10**9), "f4", chunks=(16, 16))
@@ -724,7 +737,7 @@ def _hdf5(folder: Path, large: bool) -> Iterator[Case]:
     def null(file: Any) -> None:
         file.create_dataset("U", data=h5py.Empty("f4"))
 
-    columns = 15_000 if large else 8
+    columns, squeezed_columns = (15_000, 20_000) if large else (8, 2_000)
 
     def not_finite(file: Any) -> None:
         file.create_dataset("U", data=np.full((1536, columns), np.nan, np.float32))

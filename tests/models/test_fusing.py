@@ -12,7 +12,7 @@ from sareloc.training.data import frozen_features
 
 
 def random_images(rng: torch.Generator) -> torch.Tensor:
-    return torch.randint(0, 256, (2, 3, 70, 97), dtype=torch.uint8, generator=rng)
+    return torch.randint(0, 256, (2, 3, 64, 73), dtype=torch.uint8, generator=rng)
 
 
 @pytest.mark.parametrize(("backbone", "fused_away"), [("vgg16", 12), ("alexnet", 4)])

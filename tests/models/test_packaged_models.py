@@ -91,7 +91,7 @@ def town(tmp_path_factory: pytest.TempPathFactory) -> Path:
     query, near = np.unravel_index(np.argmin(apart_m + turned), apart_m.shape)
     others = np.argsort(apart_m[query])[-60::20]
     rows = {"query": database + query, "near": near} | {f"other{i}": row for i, row in enumerate(others)}
-    drawn = draw_pixels(city, 480, 640, rows=list(rows.values())).permute(0, 2, 3, 1).numpy()
+    drawn = draw_pixels(city, 288, 384, rows=list(rows.values())).permute(0, 2, 3, 1).numpy()
     for (name, row), image in zip(rows.items(), drawn, strict=True):
         Image.fromarray(image).save(folder / f"{name}.jpg", quality=90, exif=exif_bytes(tags[row]))
     return folder

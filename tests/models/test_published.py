@@ -10,6 +10,7 @@ import subprocess
 import sys
 import zipfile
 import zlib
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -24,7 +25,7 @@ from tests.models.transformers import random_tensors
 from torch import Tensor
 
 from sareloc.errors import ArgumentError, WeightsError
-from sareloc.models import PlaceModel, load_published, open_checkpoint, save_checkpoint
+from sareloc.models import PlaceModel, load_published, open_checkpoint, published, save_checkpoint
 from sareloc.models.published.weights_files import whitening_from_linear
 
 VGG16 = {0: (64, 3), 2: (64, 64), 5: (128, 64), 7: (128, 128), 10: (256, 128), 12: (256, 256), 14: (256, 256),
@@ -42,6 +43,30 @@ def vgg() -> State:
         state[f"{i}.weight"] = torch.randn(width, depth, 3, 3, generator=rng) * (2 / (9 * depth)) ** 0.5
         state[f"{i}.bias"] = 0.1 * torch.randn(width, generator=rng)
     return state
+
+
+@pytest.fixture(scope="module")
+def vgg_shapes() -> State:
+    """The same on the device "meta", for files that are refused by names, shapes or the tensors beside."""
+    return {
+        name: tensor
+        for i, (width, depth) in VGG16.items()
+        for name, tensor in (
+            (f"{i}.weight", torch.empty(width, depth, 3, 3, device="meta")),
+            (f"{i}.bias", torch.empty(width, device="meta")),
+        )
+    }
+
+
+@pytest.fixture
+def load_tensors(monkeypatch: pytest.MonkeyPatch) -> Callable[..., PlaceModel]:
+    """`load_published` of a file with these tensors, without writing its 59 MB."""
+
+    def load(tensors: State, **options: Any) -> PlaceModel:
+        monkeypatch.setattr(published, "read_tensors", lambda path: dict(tensors))
+        return load_published(__file__, **options)
+
+    return load
 
 
 @pytest.fixture(scope="module")
@@ -164,8 +189,15 @@ def as_matlab(weights: Tensor) -> np.ndarray:
     return weights.T.numpy()[None, None]
 
 
-@pytest.mark.parametrize("version", [1, 2])
-@pytest.mark.parametrize("whitened", [True, False])
+@pytest.mark.parametrize(
+    ("version", "whitened"),
+    [
+        (1, True),
+        (2, False),
+        pytest.param(1, False, marks=pytest.mark.slow),
+        pytest.param(2, True, marks=pytest.mark.slow),
+    ],
+)
 def test_matconvnet_computes_what_the_matlab_release_computes(
     version: int, whitened: bool, vgg: State, images: Tensor, tmp_path: Path
 ) -> None:
@@ -300,8 +332,15 @@ def training_record(state: State) -> dict[str, Any]:
     }
 
 
-@pytest.mark.parametrize("zipped", [True, False], ids=["zip", "legacy"])
-@pytest.mark.parametrize("vladv2", [True, False])
+@pytest.mark.parametrize(
+    ("vladv2", "zipped"),
+    [
+        (True, True),
+        (False, False),
+        pytest.param(True, False, marks=pytest.mark.slow),
+        pytest.param(False, True, marks=pytest.mark.slow),
+    ],
+)
 def test_pytorch_netvlad_computes_what_pytorch_netvlad_computes(
     vladv2: bool, zipped: bool, vgg: State, images: Tensor, tmp_path: Path
 ) -> None:
@@ -331,7 +370,7 @@ def test_pytorch_netvlad_with_alexnet_also_as_our_own_checkpoint(images: Tensor,
     assert_computes(open_checkpoint(tmp_path / "ours"), images, expected, "pytorch-NetVlad")
 
 
-@pytest.mark.parametrize("dim", [4, 40])
+@pytest.mark.parametrize("dim", [pytest.param(4, marks=pytest.mark.slow), 40])
 def test_patch_netvlad_computes_with_its_whitening(dim: int, vgg: State, images: Tensor, tmp_path: Path) -> None:
     """`add_pca.py` stores numpy's double precision, and the number of components beside the state."""
     assign, bias, centres = netvlad_arrays()
@@ -345,10 +384,6 @@ def test_patch_netvlad_computes_with_its_whitening(dim: int, vgg: State, images:
     model = load_published(tmp_path / f"mapillary_WPCA{dim}.pth.tar")
     assert (model.name, model.dim) == ("vgg16-netvlad-patch-netvlad", dim)
     assert_computes(model, images, expected, "Patch-NetVLAD")
-    del state["WPCA.0.bias"]
-    torch.save({"state_dict": state}, tmp_path / "w.pth.tar")
-    with pytest.raises(WeightsError, match=r"no tensor 'WPCA\.0\.bias'"):
-        load_published(tmp_path / "w.pth.tar")
 
 
 @pytest.mark.parametrize(
@@ -367,32 +402,43 @@ def test_patch_netvlad_computes_with_its_whitening(dim: int, vgg: State, images:
         ("backbone.", "aggregation.", "fc.weight"),
     ],
 )
-def test_unknown_tensors_are_never_ignored(prefix: str, pool: str, extra: str, vgg: State, tmp_path: Path) -> None:
+def test_unknown_tensors_are_never_ignored(
+    prefix: str, pool: str, extra: str, vgg_shapes: State, load_tensors: Callable[..., PlaceModel]
+) -> None:
     assign, _, centres = netvlad_arrays()
-    state = prefixed(vgg, prefix) | {f"{pool}conv.weight": assign[:, :, None, None], f"{pool}centroids": centres}
-    torch.save(state | {extra: torch.zeros(3)}, tmp_path / "w.pth")
+    state = prefixed(vgg_shapes, prefix) | {f"{pool}conv.weight": assign[:, :, None, None], f"{pool}centroids": centres}
+    load_tensors(state)
     with pytest.raises(WeightsError, match=re.escape(extra.removeprefix(prefix))):
-        load_published(tmp_path / "w.pth")
+        load_tensors(state | {extra: torch.zeros(3)})
 
 
-def test_a_second_whitening_for_openibl_is_refused(vgg: State, tmp_path: Path) -> None:
+def test_a_second_whitening_for_openibl_is_refused(
+    vgg_shapes: State, load_tensors: Callable[..., PlaceModel], tmp_path: Path
+) -> None:
     assign, _, centres = netvlad_arrays()
-    state = openibl_state(vgg, assign, centres)
+    state = openibl_state(vgg_shapes, assign, centres)
     state |= {"pca_layer.weight": torch.randn(DIM, 512 * CLUSTERS, 1, 1), "pca_layer.bias": torch.randn(DIM)}
-    torch.save(state, tmp_path / "vgg16_netvlad.pth")
     (tmp_path / "pca.h5").touch()
     with pytest.raises(WeightsError, match=r"whitening of its own .* leave"):
-        load_published(tmp_path / "vgg16_netvlad.pth", pca=tmp_path / "pca.h5")
+        load_tensors(state, pca=tmp_path / "pca.h5")
 
 
 @pytest.mark.parametrize("lost", ["pool.centroids", "pool.conv.weight", "encoder.0.weight", "encoder.26.bias"])
-def test_a_missing_tensor_is_named(lost: str, vgg: State, tmp_path: Path) -> None:
+def test_a_missing_tensor_is_named(lost: str, vgg_shapes: State, load_tensors: Callable[..., PlaceModel]) -> None:
     assign, _, centres = netvlad_arrays()
-    state = prefixed(vgg, "encoder.") | {"pool.conv.weight": assign[:, :, None, None], "pool.centroids": centres}
+    state = prefixed(vgg_shapes, "encoder.") | {"pool.conv.weight": assign[:, :, None, None], "pool.centroids": centres}
     del state[lost]
-    torch.save({"state_dict": state}, tmp_path / "w.pth.tar")
     with pytest.raises(WeightsError, match=re.escape(lost.replace("encoder.26", "features.26"))):
-        load_published(tmp_path / "w.pth.tar", kind="pytorch-netvlad")
+        load_tensors(state, kind="pytorch-netvlad")
+
+
+def test_half_a_whitening_of_patch_netvlad_is_refused(
+    vgg_shapes: State, load_tensors: Callable[..., PlaceModel]
+) -> None:
+    assign, _, centres = netvlad_arrays()
+    state = prefixed(vgg_shapes, "encoder.") | {"pool.conv.weight": assign[:, :, None, None], "pool.centroids": centres}
+    with pytest.raises(WeightsError, match=r"no tensor 'WPCA\.0\.bias'"):
+        load_tensors(state | {"WPCA.0.weight": torch.randn(DIM, 512 * CLUSTERS, 1, 1)})
 
 
 # --- sharp assignments: how tiny clusters are scaled ------------------------------------------------------------------
@@ -405,7 +451,7 @@ def smooth_images(count: int, seed: int) -> Tensor:
     """Images that differ in colour and have large shapes, so that not every cluster occurs in every one."""
     rng = torch.Generator().manual_seed(seed)
     shapes, colour = torch.rand(count, 3, 6, 7, generator=rng), torch.rand(count, 3, 1, 1, generator=rng)
-    smooth = F.interpolate(0.2 * shapes + 0.8 * colour, (96, 112), mode="bicubic")
+    smooth = F.interpolate(0.2 * shapes + 0.8 * colour, (80, 96), mode="bicubic")
     return (smooth.clamp(0, 1) * 255).to(torch.uint8)
 
 
@@ -526,8 +572,15 @@ def benchmark_file(path: Path, state: State) -> Path:
     return path
 
 
-@pytest.mark.parametrize("projected", [True, False], ids=["fc", "no-fc"])
-@pytest.mark.parametrize("backbone", ["vgg16", "alexnet"])
+@pytest.mark.parametrize(
+    ("backbone", "projected"),
+    [
+        ("vgg16", True),
+        ("alexnet", True),
+        ("alexnet", False),
+        pytest.param("vgg16", False, marks=pytest.mark.slow),
+    ],
+)
 def test_the_benchmark_computes_what_it_computes(
     backbone: str, projected: bool, vgg: State, images: Tensor, tmp_path: Path
 ) -> None:
@@ -593,10 +646,11 @@ def test_an_unknown_resnet_of_the_benchmark_is_refused_by_its_blocks(tmp_path: P
         ({}, "aggregation.conv.weight"),
     ],
 )
-def test_what_the_benchmark_has_and_we_do_not_is_named(odd: State, word: str, vgg: State, tmp_path: Path) -> None:
-    path = benchmark_file(tmp_path / "best_model.pth", prefixed(vgg, "backbone.") | odd)
+def test_what_the_benchmark_has_and_we_do_not_is_named(
+    odd: State, word: str, vgg_shapes: State, load_tensors: Callable[..., PlaceModel]
+) -> None:
     with pytest.raises(WeightsError, match=word):
-        load_published(path, "deep-vg-benchmark")
+        load_tensors(prefixed(vgg_shapes, "backbone.") | odd, kind="deep-vg-benchmark")
 
 
 # --- odd tensors ------------------------------------------------------------------------------------------------------
@@ -687,22 +741,14 @@ def test_an_odd_tensor_is_named(name: str, odd: str, alexnet_files: dict[str, St
         ("pca_layer.bias", torch.full((DIM,), float("nan"))),
     ],
 )
-def test_an_odd_whitening_of_openibl_is_named(name: str, odd: Tensor, vgg: State, tmp_path: Path) -> None:
+def test_an_odd_whitening_of_openibl_is_named(
+    name: str, odd: Tensor, vgg_shapes: State, load_tensors: Callable[..., PlaceModel]
+) -> None:
     assign, _, centres = netvlad_arrays()
-    state = openibl_state(vgg, assign, centres)
+    state = openibl_state(vgg_shapes, assign, centres)
     state |= {"pca_layer.weight": torch.randn(DIM, 512 * CLUSTERS, 1, 1), "pca_layer.bias": torch.randn(DIM), name: odd}
-    torch.save(state, tmp_path / "w.pth")
     with pytest.raises(WeightsError, match=r"whitening|pca_layer"):
-        load_published(tmp_path / "w.pth")
-
-
-@pytest.fixture(scope="module")
-def openibl_file(vgg: State, tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """OpenIBL's weights without a whitening."""
-    assign, _, centres = netvlad_arrays()
-    path = tmp_path_factory.mktemp("openibl") / "w.pth"
-    torch.save(openibl_state(vgg, assign, centres), path)
-    return path
+        load_tensors(state)
 
 
 @pytest.mark.parametrize(
@@ -720,7 +766,9 @@ def openibl_file(vgg: State, tmp_path_factory: pytest.TempPathFactory) -> Path:
         {"U": (1536, 10**9), "lams": np.ones(8), "mu": np.zeros((1536, 1))},  # declared, not stored
     ],
 )
-def test_odd_pca_parameters_are_explained(odd: dict[str, Any], openibl_file: Path, tmp_path: Path) -> None:
+def test_odd_pca_parameters_are_explained(
+    odd: dict[str, Any], vgg_shapes: State, load_tensors: Callable[..., PlaceModel], tmp_path: Path
+) -> None:
     h5py = pytest.importorskip("h5py")
     with h5py.File(tmp_path / "pca.h5", "w") as file:
         for name, value in odd.items():
@@ -729,7 +777,7 @@ def test_odd_pca_parameters_are_explained(odd: dict[str, Any], openibl_file: Pat
             else:
                 file[name] = value
     with pytest.raises(WeightsError, match=r"pca\.h5"):
-        load_published(openibl_file, pca=tmp_path / "pca.h5")
+        load_tensors(openibl_state(vgg_shapes, *netvlad_arrays()[::2]), pca=tmp_path / "pca.h5")
 
 
 ODD_ARRAYS = {

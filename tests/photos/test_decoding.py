@@ -484,7 +484,7 @@ def survives(content: bytes) -> None:
             assert image.shape[2] == 3
 
 
-@settings(max_examples=400, deadline=None)
+@settings(max_examples=200, deadline=None)
 @given(mutations())
 def test_mutated_photos_decode_or_name_themselves(mutated: tuple[str, bytes]) -> None:
     survives(mutated[1])

@@ -53,9 +53,9 @@ def make(backbone: str, dim: int | None = None) -> PlaceModel:
         if isinstance(module, nn.BatchNorm2d):
             module.momentum = None  # what it sees now is all that it has seen
     with torch.no_grad():  # batch norms that never saw an image would let the numbers vanish from layer to layer
-        model.train().feature_map(blobs(12, 96, 96, seed=3))
+        model.train().feature_map(blobs(12, 64, 64, seed=3))
     model.eval()
-    init_netvlad(model, [image.permute(1, 2, 0).numpy() for image in blobs(12, 96, 96)], np.random.default_rng(0))
+    init_netvlad(model, [image.permute(1, 2, 0).numpy() for image in blobs(12, 64, 64)], np.random.default_rng(0))
     if dim is not None:
         projection = torch.linalg.qr(torch.randn(model.dim, dim, generator=rng))[0].T.contiguous()
         model.whitening = Whitening(torch.zeros(model.dim), projection)

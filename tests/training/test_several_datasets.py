@@ -49,9 +49,9 @@ def as_one(datasets: list[TrainingSet]) -> TrainingSet:
 
 def test_two_datasets_teach_what_one_dataset_of_both_teaches() -> None:
     datasets = [tiny_dataset(0), tiny_dataset(1)]
-    several, one = tiny_model(), tiny_model()
-    first = train(several, datasets, CONFIG, progress=False)
-    second = train(one, as_one(datasets), CONFIG, progress=False)
+    several, one, config = tiny_model(), tiny_model(), replace(CONFIG, epochs=1)
+    first = train(several, datasets, config, progress=False)
+    second = train(one, as_one(datasets), config, progress=False)
     assert [r.loss for r in first.history[1:]] == [r.loss for r in second.history[1:]]
     for name, tensor in one.state_dict().items():
         assert torch.equal(tensor, several.state_dict()[name]), name
@@ -180,7 +180,7 @@ def test_a_dataset_counts_no_more_in_the_whitening_for_having_more_photos() -> N
 
 
 def test_a_learned_whitening_resumes_to_the_same_bits(tmp_path: Path) -> None:
-    config = replace(CONFIG, dim=8, whitening="learned", epochs=3)
+    config = replace(CONFIG, dim=8, whitening="learned", epochs=2)
     straight = tiny_model()
     train(straight, tiny_dataset(), config, progress=False)
     train(tiny_model(), tiny_dataset(), replace(config, epochs=1), out=tmp_path, progress=False)

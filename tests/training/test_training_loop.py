@@ -64,7 +64,7 @@ def test_every_recipe_of_the_paper_learns(name: str) -> None:
     assert not torch.equal(model.backbone.conv3.weight, before["backbone.conv3.weight"])
 
 
-@pytest.mark.parametrize("name", ["netvlad", "sare-ind", "sare-joint"])
+@pytest.mark.parametrize("name", ["netvlad", "sare-joint", pytest.param("sare-ind", marks=pytest.mark.slow)])
 def test_what_was_learned_is_found_again(name: str) -> None:
     model, dataset = tiny_model(), tiny_dataset()
     before = recall_1(model, dataset)

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import copy
 from collections.abc import Mapping
+from functools import cache
 from pathlib import Path
 
 import numpy as np
@@ -40,8 +42,14 @@ class TinyBackbone(Backbone):
 
 
 def tiny_model(aggregation: str = "netvlad", seed: int = 0) -> PlaceModel:
-    torch.manual_seed(seed)
-    aggregate = make_aggregation(aggregation, 16, {"clusters": 4})
+    return copy.deepcopy(_initial_model(aggregation, seed))
+
+
+@cache
+def _initial_model(aggregation: str, seed: int) -> PlaceModel:
+    with torch.random.fork_rng(devices=[]):
+        torch.manual_seed(seed)
+        aggregate = make_aggregation(aggregation, 16, {"clusters": 4})
     model = PlaceModel(Preprocess(resize=(SIDE, SIDE)), TinyBackbone(), aggregate)
     images = [image.permute(1, 2, 0).numpy() for image in tiny_pixels(0)[:40]]
     init_netvlad(model, images, np.random.default_rng(seed))
@@ -54,6 +62,11 @@ def tiny_pixels(seed: int) -> torch.Tensor:
     A place is a texture in colours of its own; every photo moves it a little, and lays weather over it that is
     brighter than what tells the places apart.
     """
+    return _drawn_pixels(seed).clone()
+
+
+@cache
+def _drawn_pixels(seed: int) -> torch.Tensor:
     draw = torch.Generator().manual_seed(seed)
 
     def noise(count: int, cells: int) -> torch.Tensor:
