@@ -277,9 +277,11 @@ def test_a_walk_is_centred_on_its_condition(localizer: Localizer, queries: list[
 
 def test_a_video_is_centred_on_its_condition(localizer: Localizer, queries: list[Path]) -> None:
     video = VideoWalk(Path("drive.mp4"), tuple(queries), (None,) * 20, 100.0)
-    assert localize_video(localizer, video).fixes == tuple(localizer.localize_walk(queries, 100.0))
+    centred = tuple(localizer.localize_walk(queries, 100.0))
     alone = tuple(localizer.localize_walk(queries, 100.0, condition=None))
+    assert localize_video(localizer, video).fixes == centred
     assert localize_video(localizer, video, condition=None).fixes == alone
+    assert [fix.matches for fix in centred] != [fix.matches for fix in alone]
 
 
 def test_the_views_of_a_panorama_count_as_one_photo(localizer: Localizer, tmp_path: Path) -> None:

@@ -170,6 +170,7 @@ class MilvusStore(MapStore):
         where = read_milvus_address(address)
         connection = Connection(where)
         if not connection.ask("has_collection", collection_name=where.collection):
+            connection.close()
             raise MapError(f'map {where} does not exist: build one with "sareloc map build PHOTOS --out {where}"')
         return cls(connection, consistency)
 
