@@ -387,7 +387,7 @@ def _whole(photo: str) -> str:
 
 
 def _load(model: PlaceModel | str | Path | None, store: MapStore, config: MapConfig) -> PlaceModel:
-    """The model that a map was built with. Raises MapError if the given one is another."""
+    """The model that a map was built with. Raises MapError if the given one differs."""
     if not isinstance(model, PlaceModel):
         model = load_map_model(store.manifest, store.name, model, config.device, config.precision)
     check_same(store, replace(store.manifest, model=model.name, fingerprint=model.fingerprint()))
