@@ -101,7 +101,7 @@ def _short_polls() -> None:
 @pytest.fixture
 def openvino() -> Any:
     """OpenVINO; tests that need it skip where it is absent or refused."""
-    from sareloc.runtimes.openvino import isa_limit
+    from sareloc.models.preprocess import isa_limit
 
     if isa_limit() is not None:
         pytest.skip(f"OpenVINO does not run with instructions limited to {isa_limit()}")

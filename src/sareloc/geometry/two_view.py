@@ -10,7 +10,7 @@ from __future__ import annotations
 
 import math
 import os
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, replace
 from functools import cache
@@ -23,6 +23,7 @@ import torch.nn.functional as F
 
 from sareloc.arrays import Bools, Floats, Ints, Vectors
 from sareloc.geometry.local_features import LocalFeatures, focal_px_of
+from sareloc.models.preprocess import cpu_has_any, isa_limit
 
 MIN_COSINE = 0.82
 """Pairs of descriptors with a lower cosine are no match; the value of XFeat's authors."""
@@ -119,9 +120,7 @@ class _Descriptors:
 @cache
 def _multiplies_integers() -> bool:
     """Whether oneDNN may use instructions for 8-bit integers. With others it is slower, and clips large sums."""
-    limit = os.environ.get("ONEDNN_MAX_CPU_ISA") or os.environ.get("DNNL_MAX_CPU_ISA") or "DEFAULT"
-    capabilities: Mapping[str, object] = getattr(torch.cpu, "get_capabilities", dict)()
-    return limit.upper() in ("ALL", "DEFAULT") and any(capabilities.get(name) for name in INTEGER_INSTRUCTIONS)
+    return isa_limit() is None and cpu_has_any(INTEGER_INSTRUCTIONS)
 
 
 def _mutual(mine: _Descriptors, theirs: _Descriptors, images: int = 1) -> Ints:

@@ -79,6 +79,12 @@ def number_format(device: torch.device | str, precision: Precision = "auto") -> 
     return torch.float32
 
 
+def isa_limit() -> str | None:
+    """The instruction set that the environment limits oneDNN to, inside torch and OpenVINO; None: no limit."""
+    limit = os.environ.get("ONEDNN_MAX_CPU_ISA") or os.environ.get("DNNL_MAX_CPU_ISA") or "DEFAULT"
+    return None if limit.upper() in ("ALL", "DEFAULT") else limit
+
+
 def cpu_has_any(instructions: Sequence[str]) -> bool:
     """Whether this processor has one of these instruction sets, by torch's names."""
     # older releases of torch have no such function

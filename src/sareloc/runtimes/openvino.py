@@ -5,7 +5,6 @@ Quantization needs no calibration photos: activation ranges are measured on synt
 
 from __future__ import annotations
 
-import os
 from collections.abc import Callable
 from functools import lru_cache
 from threading import Lock
@@ -19,7 +18,7 @@ from torch import Tensor, fx, nn
 from sareloc.errors import ArgumentError, need
 from sareloc.models.fused import fold_norms, trace_layers
 from sareloc.models.place_model import PlaceModel, RuntimeModel
-from sareloc.models.preprocess import autocast, check_size, cpu_has_any, number_format
+from sareloc.models.preprocess import autocast, check_size, cpu_has_any, isa_limit, number_format
 
 if TYPE_CHECKING:
     from kornia.feature.xfeat import XFeatModel
@@ -56,12 +55,6 @@ def on_openvino_int8(model: PlaceModel) -> RuntimeModel:
 def has_fast_int8() -> bool:
     """Whether this processor has instructions for products of 8-bit integers."""
     return cpu_has_any(FAST_INT8)
-
-
-def isa_limit() -> str | None:
-    """The instruction set that the environment limits oneDNN to, which computes inside OpenVINO; None: no limit."""
-    limit = os.environ.get("ONEDNN_MAX_CPU_ISA") or os.environ.get("DNNL_MAX_CPU_ISA") or "DEFAULT"
-    return None if limit.upper() in ("ALL", "DEFAULT") else limit
 
 
 def _openvino() -> Any:
